@@ -29,36 +29,30 @@ class Key(NamedTuple):
 
 
 KEYS = {  # sections with dots
-    "rounds": Key(30, "rounds of a run", privacy="counted"),
-    "seeds": Key((0,), "a run for each setting, arm and seed", privacy="counted"),
-    "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config", privacy="counted"),
+    "rounds": Key(30, "rounds of a run", "counted"),
+    "seeds": Key((0,), "a run for each setting, arm and seed", "counted"),
+    "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config", "counted"),
     "settings": Key(
         dict,
         "name -> likewise, for all arms (data, partition, rounds, ...); the values of an arm override them, and what a "
         "setting has below arms for an arm of that name overrides both",
-        privacy="counted",
+        "counted",
     ),
     "means": Key(
-        dict,
-        "name -> settings, as a tuple: tables also have the mean over these settings, under that name",
-        privacy="harmless",
+        dict, "name -> settings, as a tuple: tables also have the mean over these settings, under that name", "harmless"
     ),
     "sweep": Key(
-        dict,
-        'key -> values: each arm that has the key, such as "training.learning_rate", is run with each',
-        privacy="counted",
+        dict, 'key -> values: each arm that has the key, such as "training.learning_rate", is run with each', "counted"
     ),
     "paper": Key(
         dict,
         "the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number}, "
         "comparable=True, or False and why; metric: accuracy, best_accuracy or last10_accuracy in percent, or in their "
         "own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with target=ARM)",
-        privacy="harmless",
+        "harmless",
     ),
-    "clients": Key(10, "number of clients", privacy="counted"),
-    "participation": Key(
-        1.0, "fraction of the clients in a round, rounded down, at least one client", privacy="counted"
-    ),
+    "clients": Key(10, "number of clients", "counted"),
+    "participation": Key(1.0, "fraction of the clients in a round, rounded down, at least one client", "counted"),
     "cohort.sampler.name": Key(
         "uniform",
         "how the clients of a round are drawn; further keys are its options",
@@ -69,10 +63,8 @@ KEYS = {  # sections with dots
         "probability that a client of the round does not return",
         accepted="with the sampler poisson, where it does not lower epsilon",
     ),
-    "cohort.stragglers": Key(
-        0.0, "probability that a client takes only a share of its local steps", privacy="harmless"
-    ),
-    "cohort.straggler_share": Key(0.5, "the share of the local steps that a straggler takes", privacy="harmless"),
+    "cohort.stragglers": Key(0.0, "probability that a client takes only a share of its local steps", "harmless"),
+    "cohort.straggler_share": Key(0.5, "the share of the local steps that a straggler takes", "harmless"),
     "cohort.upload_loss": Key(
         0.0,
         "probability that a client trains, but its upload does not arrive; clock=dict(step_seconds=0.5, ...) is "
@@ -80,32 +72,28 @@ KEYS = {  # sections with dots
         accepted="with the sampler poisson, where it does not lower epsilon; likewise a clock with a deadline",
     ),
     "data.source": Key(
-        "digits",
-        "the data set, after a colon with its first argument; further keys are its options",
-        privacy="harmless",
+        "digits", "the data set, after a colon with its first argument; further keys are its options", "harmless"
     ),
     "partition.name": Key(
-        "dirichlet", "how examples are divided among clients; further keys are its options", privacy="harmless"
+        "dirichlet", "how examples are divided among clients; further keys are its options", "harmless"
     ),
-    "partition.alpha": Key(
-        0.1, "concentration of the Dirichlet distribution; small is heterogeneous", privacy="harmless"
-    ),
+    "partition.alpha": Key(0.1, "concentration of the Dirichlet distribution; small is heterogeneous", "harmless"),
     "partition.seed": Key(
         lambda: config_dict.placeholder(int),
         "seed of the partition; None is the seed of the run, so that every seed of a study has another partition",
-        privacy="harmless",
+        "harmless",
     ),
     "own_tests.name": Key(
         "shares",
         "each client's own test rows: shares, a part of the common test set with its shares of classes, for models "
         "with private parts; split, a part of its own examples, of training and test data together, for all models; or "
         "given, by the source, as pfllib does",
-        privacy="harmless",
+        "harmless",
     ),
     "finetuning": Key(
         ConfigDict,
         "what each client trains before a test on its own rows, and then discards: epochs, part, learning_rate",
-        privacy="harmless",
+        "harmless",
     ),
     "network.name": Key(
         "small_cnn",
@@ -117,31 +105,25 @@ KEYS = {  # sections with dots
         "",
         "file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes (npz), "
         "or any network's from save_weights; a classifier of other classes stays random",
-        privacy="harmless",
+        "harmless",
     ),
     "network.adapters": Key(
         ConfigDict,
         "low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers, "
         "rank_stabilized, dropout, one_scale, init",
-        privacy="harmless",
+        "harmless",
     ),
     "training.epochs": Key(
-        5,
-        "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it",
-        privacy="harmless",
+        5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it", "harmless"
     ),
-    "training.batch_size": Key(32, "examples in a batch", privacy="harmless"),
+    "training.batch_size": Key(32, "examples in a batch", "harmless"),
     "training.learning_rate": Key(
-        0.01,
-        "learning rate of the clients; schedule=dict(name='cosine') changes it over the rounds",
-        privacy="harmless",
+        0.01, "learning rate of the clients; schedule=dict(name='cosine') changes it over the rounds", "harmless"
     ),
-    "training.momentum": Key(
-        0.9, "momentum of SGD; 0 where optimizer=dict(name='adam', ...) replaces SGD", privacy="harmless"
-    ),
-    "training.weight_decay": Key(1e-5, "factor of the params that is added to the gradient", privacy="harmless"),
+    "training.momentum": Key(0.9, "momentum of SGD; 0 where optimizer=dict(name='adam', ...) replaces SGD", "harmless"),
+    "training.weight_decay": Key(1e-5, "factor of the params that is added to the gradient", "harmless"),
     "training.augmentation": Key(
-        "none", "augmentation of training images, by name, or a function of your own", privacy="harmless"
+        "none", "augmentation of training images, by name, or a function of your own", "harmless"
     ),
     "methods": Key(
         ConfigDict,
@@ -150,10 +132,10 @@ KEYS = {  # sections with dots
         accepted="methods that change local training or the uploads before the clip; dp_fedavg is counted",
     ),
     "server.optimizer.name": Key(
-        "none", "optimizer of the server; further keys are its options; none takes the mean", privacy="harmless"
+        "none", "optimizer of the server; further keys are its options; none takes the mean", "harmless"
     ),
     "server.optimized": Key(
-        "params", "what the optimizer acts on: params, or all, with BatchNorm's statistics", privacy="harmless"
+        "params", "what the optimizer acts on: params, or all, with BatchNorm's statistics", "harmless"
     ),
     "server.weighting": Key(
         "default", "weights of the clients; by default what the methods say, else by size", accepted="expected"
@@ -168,22 +150,20 @@ KEYS = {  # sections with dots
         ConfigDict,
         "what the privacy of a run with methods.dp_fedavg is accounted for: delta, population, accountant, neighbours; "
         "epsilon in place of the method's noise_multiplier, which is then computed before the start",
-        privacy="counted",
+        "counted",
     ),
     "private": Key(
-        "none",
-        "the part of the network that every client keeps for itself, such as head or batch_norm",
-        privacy="harmless",
+        "none", "the part of the network that every client keeps for itself, such as head or batch_norm", "harmless"
     ),
     "keep_trained": Key(
         False,
         "whether each client keeps its model at the end of its last round, which own tests score as stage trained",
-        privacy="harmless",
+        "harmless",
     ),
     "head": Key(
         "random",
         'initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head")',
-        privacy="harmless",
+        "harmless",
     ),
     "on_nan": Key(
         lambda: config_dict.placeholder(str),
@@ -191,50 +171,44 @@ KEYS = {  # sections with dots
         "which is the default and the only choice with methods.dp_fedavg",
         accepted="continue: an upload that is not finite counts as 0, and gets the same noise",
     ),
-    "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next", privacy="harmless"),
+    "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next", "harmless"),
     "watch": Key(
-        "one",
-        'whose local models are measured: one client of the round, all, or identities such as "0,3"',
-        privacy="harmless",
+        "one", 'whose local models are measured: one client of the round, all, or identities such as "0,3"', "harmless"
     ),
     "measurements": Key(
         ConfigDict,
         'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view; or None',
-        privacy="harmless",
+        "harmless",
     ),
     "measure_every": Key(
-        1,
-        "rounds from one measurement to the next, at least from one evaluation, and after the last",
-        privacy="harmless",
+        1, "rounds from one measurement to the next, at least from one evaluation, and after the last", "harmless"
     ),
     "stop_at_accuracy": Key(
         0.0,
         "a run ends after the evaluation whose accuracy reaches it; 0 is never",
         accepted="for accuracy of the server's model on the common test set, which is taken as public",
     ),
-    "checkpoint_every": Key(10, "rounds from one checkpoint to the next", privacy="harmless"),
+    "checkpoint_every": Key(10, "rounds from one checkpoint to the next", "harmless"),
     "save_local": Key(
-        "",
-        "keep the models of watched clients before the server's step: last or all evaluated rounds",
-        privacy="harmless",
+        "", "keep the models of watched clients before the server's step: last or all evaluated rounds", "harmless"
     ),
     "engine.layout": Key(
         "auto",
         "how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs",
         accepted="all but loop, which stops at a client that is not finite",
     ),
-    "engine.clients_at_once": Key(0, "clients trained in parallel on each device; 0 chooses", privacy="harmless"),
-    "engine.devices": Key(0, "number of devices; 0 is all", privacy="harmless"),
+    "engine.clients_at_once": Key(0, "clients trained in parallel on each device; 0 chooses", "harmless"),
+    "engine.devices": Key(0, "number of devices; 0 is all", "harmless"),
     "engine.runs": Key(
         "auto",
         "whether runs that differ only in numbers are trained together or separate; auto takes the faster",
-        privacy="harmless",
+        "harmless",
     ),
     "engine.storage": Key(
         "auto",
         "where examples and client states are stored; auto: on the device if they fit, on disk with "
         "data.source=store:<folder>",
-        privacy="harmless",
+        "harmless",
     ),
 }
 
