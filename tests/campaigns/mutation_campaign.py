@@ -103,7 +103,8 @@ def _opposite(node):
         return f"(({left}) {_OPPOSITES[type(node.ops[0])]} ({right}))"
     if isinstance(node, ast.BoolOp):
         return "(" + f" {_OPPOSITES[type(node.op)]} ".join(f"({ast.unparse(value)})" for value in node.values) + ")"
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+    is_index = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)  # -1 is 1 in two dimensions
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)) and not is_index:
         return f"({ast.unparse(node.operand)})"
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
