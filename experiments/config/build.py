@@ -344,8 +344,6 @@ def check_privacy(config: Mapping[str, Any]) -> None:
         some = {name: method.replace(noise_multiplier=1e-9) for name, method in made.having("perturb").items()}
         made = made.replace(methods={**made.methods, **some})
     planned, is_own = schedule(config).resolved(made), made.is_personal or config["own_tests"]["name"] != "shares"
-    if planned.privacy is not None:
-        planned.privacy.check()
     guarantee.check(
         planned.privacy, made.enabled(), planned.rule, planned.rounds, config["clients"],
         on_nan=planned.on_nan, is_compiled=config["engine"]["layout"] != "loop",

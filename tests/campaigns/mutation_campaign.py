@@ -45,7 +45,7 @@ class Mutation(NamedTuple):
     function: str
     before: str  # the expression, as ``ast.unparse`` writes it
     after: str
-    start: int  # characters of the file that ``after`` replaces
+    start: int  # bytes of the file that ``after`` replaces
     end: int
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
 
 
 def _first_failure(arguments, copy, seconds):
-    command = [sys.executable, "-m", "pytest", "-x", "-m", "not long", "-p", "no:randomly", *arguments]
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not long", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         run = subprocess.run(
@@ -192,8 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*places, sep="\n")
         return 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.processes) as pool:
-        copies = [make_copy(Path(folder) / str(i)) for i in range(options.processes)]
-        free = list(copies)
+        free = [make_copy(Path(folder) / str(i)) for i in range(options.processes)]
 
         def attempt(mutation):
             copy = free.pop()
