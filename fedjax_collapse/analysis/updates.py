@@ -113,7 +113,7 @@ def overlap(first: Float[np.ndarray, "size directions"], second: Float[np.ndarra
     NaN without directions.
     """
     smaller = min(first.shape[1], second.shape[1])
-    return float(np.sum((first.T @ second) ** 2) / smaller) if smaller else math.nan
+    return float(np.minimum(np.sum((first.T @ second) ** 2) / smaller, 1)) if smaller else math.nan  # 1 + rounding
 
 
 class Aggregation(NamedTuple):
