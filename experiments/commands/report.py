@@ -2,15 +2,16 @@
 
 fedjax-collapse report STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
     [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM] [--unfinished]
-    [--columns=METRIC,METRIC] [--arms=ARM,ARM] [--sort=METRIC]
+    [--columns=METRIC,METRIC] [--arms=ARM,ARM] [--sort=METRIC] [--absolute]
 
 With --format, --out, --base or --target, the reports are not rewritten. The tables of all studies are written as one,
 ``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in the study's folder), with differences from
 the arm ``--base``, by default the first, over runs of equal seed and partition; each figure is a file. --target prints,
 and adds to ``results.md`` and ``.tex``, how many rounds each arm needs to reach the best accuracy of this arm, and how
 much faster that is. Unfinished runs are listed below the tables; with --unfinished they have rows of their own, whose
-names tell their progress. --columns, --arms and --sort choose what all tables show, in which order. --headline draws
-accuracy, effective rank and spectra of the first study as one figure, whose title is the finding, as in the README.
+names tell their progress. --columns, --arms and --sort choose what all tables show, in which order. With --absolute,
+spectra in the report are eigenvalues instead of their shares of the variance. --headline draws accuracy, effective rank
+and normalised spectra of the first study as one figure, whose title is the finding, as in the README.
 """
 
 import functools
@@ -31,7 +32,7 @@ from experiments.results.plotting.headline import headline
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study
 from experiments.results.tables.best import with_best
-from experiments.results.tables.chance import chance_note
+from experiments.results.tables.dead import dead_notes
 from experiments.results.tables.differences import difference_tables
 from experiments.results.tables.pivots import summary_for_paper
 from experiments.results.tables.table import unfinished_note
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
             export(folders, formats, options.out, console, options.base, options.target, read, look)
-        elif not _rewrite(folders, console, read, look):
+        elif not _rewrite(folders, console, read, look, options.absolute):
             return 2
         if options.headline:
             console.note(f"wrote {_draw_headline(read(folders[0]), options.headline)}")
@@ -78,6 +79,7 @@ def command_line() -> Parser:
     parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
     parser.add_argument("--columns", default="", metavar="METRIC,...", help="the columns of tables, in this order")
     parser.add_argument("--arms", default="", metavar="ARM,...", help="the arms in tables, in this order")
+    parser.add_argument("--absolute", action="store_true", help="draw spectra of eigenvalues, not of their shares")
     parser.add_argument("--sort", default="", metavar="METRIC", help="the column by which tables are sorted")
     return parser
 
@@ -153,13 +155,14 @@ def _rewrite(
     console: Console,
     read: Callable[[Path], Study],
     look: Callable[[Iterable[Study]], View],
+    absolute: bool,
 ) -> bool:
     """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True
     for folder in folders:
         try:
             study = read(folder)
-            view = look([study])
+            view = look([study])._replace(absolute=absolute)
             report = write_report(study, view, console.wait)
             summary = with_best(study, view.of(summary_for_paper(study)))
             console.print_table(summary, paper_of(study.config), means_of(study.config), view)
@@ -178,5 +181,5 @@ def _rewrite(
 
 def _tell(study: Study, console: Console) -> None:
     """Prints which runs are missing in the tables, and what is damaged."""
-    for note in filter(None, (chance_note(study), unfinished_note(study.unfinished), *study.notes)):
+    for note in filter(None, (*dead_notes(study), unfinished_note(study.unfinished), *study.notes)):
         console.note(note)

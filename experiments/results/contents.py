@@ -28,6 +28,7 @@ class Plot(NamedTuple):
 
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
+_OF_BOTH = "of the server model and of the watched client's model after local training in the same round"
 _LATE = " With twelve rounds or more their last part is enlarged on the right."
 _LAYERS = (
     "Layer 1 is the first block, the last layer the features that the classifier receives; above, the local models "
@@ -60,13 +61,23 @@ PLOTS = (
     ),
     Plot(
         "spectra",
-        "Singular-value spectra",
-        "Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first, "
-        "averaged over seeds, of the server model and of the watched client's model after local training in the same "
-        "round: the earlier a curve falls, the fewer dimensions the features use; significant dimensions are "
-        f"eigenvalues with natural log > {show_number(figures.SIGNIFICANT, '.0f')} (dotted); values below "
-        f"{show_number(figures.LOWEST, '.0f')} are cut off.",
+        "Normalised spectra",
+        "Share of the variance of the test-set features in each principal dimension, which is an eigenvalue of their "
+        f"covariance divided by the sum of all, largest first, {_OF_BOTH}: the earlier a curve falls, the fewer "
+        "dimensions the features use, whatever their size. Geometric mean over seeds; values below "
+        f"{figures.SMALLEST:g} % are cut off. --absolute draws the eigenvalues themselves.",
         figures.spectra,
+    ),
+    Plot(
+        "absolute-spectra",
+        "Absolute spectra",
+        "Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first, "
+        f"averaged over seeds, {_OF_BOTH}. A curve is also low where a method shrinks all features, without fewer "
+        "dimensions; significant dimensions are eigenvalues with natural log > "
+        f"{show_number(figures.SIGNIFICANT, '.0f')} (dotted); values below {show_number(figures.LOWEST, '.0f')} are "
+        "cut off.",
+        figures.absolute_spectra,
+        optional=True,
     ),
     Plot(
         "effective-rank",
@@ -249,7 +260,10 @@ OVERVIEW = (  # of all settings
 )
 
 
-def plots_of(study: Study, plots: Sequence[Plot] = PLOTS) -> list[Plot]:
-    """Returns the plots with one of accuracy and score of the task, the one by which the study is compared."""
-    absent = "score" if study.score == ACCURACY else "accuracy"
-    return [plot for plot in plots if plot.name != absent]
+def plots_of(study: Study, plots: Sequence[Plot] = PLOTS, absolute: bool = False) -> list[Plot]:
+    """Returns the plots with one of accuracy and score of the task, the one by which the study is compared.
+
+    Likewise with one kind of spectra, normalised or ``absolute``.
+    """
+    absent = "score" if study.score == ACCURACY else "accuracy", "spectra" if absolute else "absolute-spectra"
+    return [plot for plot in plots if plot.name not in absent]

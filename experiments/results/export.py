@@ -13,7 +13,7 @@ from experiments.results.metrics import ACCURACY, Metric, R, number
 from experiments.results.plotting.drawing import for_column, save_figure
 from experiments.results.study_results import Study
 from experiments.results.tables.best import best_note, with_best
-from experiments.results.tables.chance import chance_note
+from experiments.results.tables.dead import dead_notes
 from experiments.results.tables.differences import base_of, compared_metrics, comparison, difference_tables
 from experiments.results.tables.paired import why_none
 from experiments.results.tables.pivots import pivots
@@ -49,7 +49,7 @@ class Results(NamedTuple):
     unfinished: dict[CellName, Mapping[int, str]]  # the progress of runs that are not in the summary, by seed
     compared: list[Titled]  # differences from the base arm, for each study with several arms
     targets: list[Titled]  # rounds to the target, for each study that has its arm
-    dead: list[str]  # notes about dead networks
+    dead: list[str]  # notes about dead networks and features
 
     @property
     def notes(self) -> list[str]:
@@ -80,7 +80,7 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "", v
         results.compared.extend(
             table._replace(title=f"{name}: {table.title}") for table in difference_tables(study, base, view)
         )
-        results.dead.extend(f"{of}: {note}".removeprefix(": ") for note in filter(None, [chance_note(study)]))
+        results.dead.extend(f"{of}: {note}".removeprefix(": ") for note in dead_notes(study))
     return results
 
 

@@ -28,6 +28,7 @@ class Metric(NamedTuple):
     format: str = ".4g"
     better: str = ""  # "higher" or "lower"; empty if neither is better
     of: str = "server"  # whose model: "headline" (the one that would be used), "server", "local", or "study" for none
+    is_rare: bool = False  # it has a column only if it is not 0 in some cell
 
     @property
     def axis(self) -> str:
@@ -58,6 +59,7 @@ SCORES = (  # the headlines of tasks that have no accuracy
 )
 EFFECTIVE_RANK = Metric("effective_rank", "Effective rank", "effective rank", "dimensions", format=".1f")
 SIGNIFICANT_DIMS = Metric("significant_dims", "Significant dimensions", "significant dimensions", format=".1f")
+DEAD_FEATURES = Metric("dead_features", "Dead features (%)", "dead features", "%", 100, ".1f", is_rare=True)
 R = Metric("R", "R", "R", "natural log", format=".3f", of="local")
 LOCAL_EFFECTIVE_RANK = EFFECTIVE_RANK._replace(
     name="local_effective_rank", heading="Local effective rank", quantity="local effective rank", of="local"
@@ -71,7 +73,10 @@ COUNTED = Metric(
 
 ACCURACIES = (ACCURACY, BEST_ACCURACY, LAST10_ACCURACY)
 SUMMARISED = (*ACCURACIES, EFFECTIVE_RANK, SIGNIFICANT_DIMS, R)  # the columns of the final table
-OF_LOCAL = (R, LOCAL_EFFECTIVE_RANK)  # of the watched client with the lowest identity
+LOCAL_DEAD_FEATURES = DEAD_FEATURES._replace(
+    name="local_dead_features", heading="Local dead features (%)", quantity="local dead features", of="local"
+)
+OF_LOCAL = (R, LOCAL_EFFECTIVE_RANK, LOCAL_DEAD_FEATURES)  # of the watched client with the lowest identity
 OVER_CLIENTS = tuple(  # if several clients are watched; these columns replace R's
     metric._replace(name=f"{metric.name}_{kind}", heading=f"{metric.heading}, {words}")
     for metric in OF_LOCAL
@@ -99,10 +104,10 @@ OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow
         )
     ),
 )
+OPTIONAL = (*SCORES, *OF_OWN_TESTS, DEAD_FEATURES, LOCAL_DEAD_FEATURES, *OVER_CLIENTS)  # summarised where they are
 FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study
 _DECLARED = {
-    metric.name: metric
-    for metric in (*SUMMARISED, *SCORES, *OF_LOCAL, *OVER_CLIENTS, *OF_OWN_TESTS, TASK_LOSS, *FROM_RUNS, COUNTED)
+    metric.name: metric for metric in (*SUMMARISED, *OPTIONAL, LOCAL_EFFECTIVE_RANK, TASK_LOSS, *FROM_RUNS, COUNTED)
 }
 
 

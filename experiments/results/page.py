@@ -22,7 +22,7 @@ from experiments.results.plotting.compact_svg import Shared
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.tables.best import best_note, with_best
-from experiments.results.tables.chance import chance_note
+from experiments.results.tables.dead import dead_notes
 from experiments.results.tables.differences import difference_tables
 from experiments.results.tables.pivots import pivots
 from experiments.results.tables.table import Titled, accuracy_note, final_table, local_note
@@ -97,7 +97,7 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[s
     shared = Shared(drawing.themed)
     overview = plots_of(study, OVERVIEW) if len(study.settings) > 1 else []
     parts = {setting: study.of_setting(setting) for setting in study.settings}
-    total = len(overview) + sum(len(plots_of(part)) for part in parts.values())
+    total = len(overview) + sum(len(plots_of(part, absolute=view.absolute)) for part in parts.values())
     with wait(f"drawing the figures of {study.path}", total) as advance:
         sections = [
             _section(part, i, setting, view, shared, advance) for i, (setting, part) in enumerate(parts.items())
@@ -111,7 +111,7 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[s
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study, view),
-        dead=chance_note(study),
+        dead=dead_notes(study),
         overview=overview,
         sections=sections,
         settings=as_text(study.config),
@@ -223,10 +223,11 @@ def _section(part: Study, index: int, setting: str, view: View, shared: Shared, 
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
     folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
-    figures = _drawn(plots_of(part), part, f"setting{index}-" if setting else "", folder, shared, advance)
+    plots = plots_of(part, absolute=view.absolute)
+    figures = _drawn(plots, part, f"setting{index}-" if setting else "", folder, shared, advance)
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
-    notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)
+    notes = accuracy_note(summary), local_note(summary), best_note(summary), *dead_notes(part)
     rows, differences = final_table(summary, view.metrics(summary)), difference_tables(part, view=view)
     return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 

@@ -20,9 +20,7 @@ from experiments.results.metrics import (
     BY_VALIDATION,
     LARGEST,
     LAST10_ACCURACY,
-    OF_OWN_TESTS,
-    OVER_CLIENTS,
-    SCORES,
+    OPTIONAL,
     SUMMARISED,
     VALIDATION,
     Metric,
@@ -242,7 +240,7 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     if validated := [(number(row.get(VALIDATION)), number(row[ACCURACY.name])) for row in rows if VALIDATION in row]:
         over_rounds[BY_VALIDATION.name] = max(validated, key=lambda pair: pair[0])[1]
     found = {*over_rounds, *(name for row in rows for name in row)}
-    optional = [m.name for m in (*SCORES, *OF_OWN_TESTS, *OVER_CLIENTS) if m.name in found]
+    optional = [metric.name for metric in OPTIONAL if metric.name in found]
     optional += filter(is_privacy, rows[-1])
     metrics = (*(metric.name for metric in SUMMARISED), *optional, *measured(rows))
     return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
@@ -254,7 +252,7 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     ``of`` tells which model the accuracy is of, and whose models R is of, if the runs recorded that.
     """
     summary = {}
-    optional = {metric.name for metric in (*SCORES, *OF_OWN_TESTS, *OVER_CLIENTS)}
+    optional = {metric.name for metric in OPTIONAL}
     recorded = (
         name for run in runs for name in run if name in optional or name.startswith(MEASURED) or is_privacy(name)
     )

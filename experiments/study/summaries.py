@@ -14,7 +14,7 @@ from experiments.results.page import write_report
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
 from experiments.results.tables.best import best_in, mark_best, with_best
-from experiments.results.tables.chance import chance_note
+from experiments.results.tables.dead import dead_notes
 from experiments.results.tables.pivots import summary_for_paper
 from experiments.results.tables.table import unfinished_note
 from experiments.results.up_to_date import read_made_from, record_made_from, stamps
@@ -48,7 +48,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         if is_current:
             console.note(f"{made_from.notes}\nreport: {workdir / REPORT} (up to date)")
         elif study:
-            notes = verdict(study), chance_note(study), unfinished_note(study.unfinished), *study.notes
+            notes = verdict(study), *dead_notes(study), unfinished_note(study.unfinished), *study.notes
             console.note(notes := "\n".join(filter(None, notes)))
             console.note(f"report: {write_report(study, wait=console.wait)}")
             record_made_from(workdir, now, notes, best_in(summary))

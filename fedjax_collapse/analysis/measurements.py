@@ -52,6 +52,15 @@ def feature_ranks(view: MeasurementView) -> Numbers:
     return _of_models(view, ranks)
 
 
+def received(view: MeasurementView) -> Numbers:
+    """Effective rank and share of dead features of the model that clients received, which is evaluated for this.
+
+    Beside the local models' and the server's, which every evaluation has, they tell training from averaging.
+    """
+    model = view.received_model
+    return {"effective_rank": effective_rank(model.spectrum), "dead_features": model.dead_features}
+
+
 def personal_models(view: MeasurementView) -> Numbers:
     """Effective rank and R of the models that watched clients use, on the whole test set; of several mean and range."""
     spectra, of_server = [model.spectrum for model in view.personal_models.values()], view.server.spectrum

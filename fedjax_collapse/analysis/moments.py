@@ -3,6 +3,7 @@
 The measures of collapse (``rank``, ``neural_collapse``, ``lidar``, class alignment) need no more than these.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,16 @@ class Moments(NamedTuple):
         mean = _divided(self.sums.sum(axis=0), self.num_examples)
         covariance = _divided(self.gram, self.num_examples) - np.outer(mean, mean)
         return np.where(self._is_rounding(np.trace(covariance)), 0.0, covariance)
+
+    @property
+    def dead_features(self) -> float:
+        """Returns ``spectrum.dead_features``: the share of features that are the same for all examples.
+
+        A feature counts as such if its variance is 0 up to rounding, relative to its distance from the shift.
+        """
+        squares = self.num_examples * np.diag(self.gram)
+        spread = squares - self.sums.sum(axis=0) ** 2
+        return float(np.mean(spread <= ROUNDING * squares)) if np.isfinite(squares).all() else math.nan
 
     @property
     def within(self) -> np.ndarray:

@@ -70,6 +70,15 @@ def significant_dims(
     return math.nan if np.isnan(spectrum).any() else int(np.sum(spectrum > base**threshold))
 
 
+def dead_features(features: Float[np.ndarray, "examples features"]) -> float:
+    """Returns the share of features whose largest value over the examples is their smallest, from 0 to 1.
+
+    A dead feature has no variance, and its correlation with every feature counts as 0 (``losses/correlation.py``).
+    """
+    features = np.asarray(features)
+    return float(np.mean(np.ptp(features, axis=0) == 0)) if np.isfinite(features).all() else math.nan
+
+
 def collapse_ratio(
     local: Float[np.ndarray, " features"],
     server: Float[np.ndarray, " features"],

@@ -19,7 +19,13 @@ import jax
 import numpy as np
 
 from fedjax_collapse.analysis.moments import Moments, class_moments
-from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
+from fedjax_collapse.analysis.spectrum import (
+    collapse_ratio,
+    covariance_spectrum,
+    dead_features,
+    effective_rank,
+    significant_dims,
+)
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, UserError, Variables, of_rounds
@@ -87,6 +93,13 @@ class MeasuredModel:
             return self.moments.spectrum
         return covariance_spectrum(self.features)
 
+    @functools.cached_property
+    def dead_features(self) -> float:
+        """The share of features that are the same for all examples, from 0 to 1; NaN unless all are finite."""
+        if self.evaluation.moments is not None:
+            return self.moments.dead_features
+        return dead_features(self.features)
+
 
 def _stored(outputs, name):
     if outputs is None:
@@ -137,6 +150,12 @@ class MeasurementView:
     def personal_models(self) -> dict[int, MeasuredModel]:
         """By client, as ``local``: the models that these clients use after the round, evaluated when they are read."""
         return {client: self.make_personal(client) for client in self.local} if self.make_personal else {}
+
+    @functools.cached_property
+    def received_model(self) -> MeasuredModel:
+        """The model ``received``, evaluated when this is read."""
+        outcome = jax.device_get(evaluate(self.model, self.received, self.federation.test))
+        return MeasuredModel(self.received, outcome, self.labels)
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
@@ -320,8 +339,10 @@ def _spectra(view):
     columns = {f"local_{view.model.task.metric}": [model.evaluation.score for model in view.local.values()]}
     columns["local_effective_rank"] = [effective_rank(spectrum) for spectrum in of_local]
     columns["local_significant_dims"] = [significant_dims(spectrum) for spectrum in of_local]
+    columns["local_dead_features"] = [model.dead_features for model in view.local.values()]
     ratios = [collapse_ratio(spectrum, of_server) for spectrum in of_local]
     numbers = {"effective_rank": effective_rank(of_server), "significant_dims": significant_dims(of_server)}
+    numbers["dead_features"] = view.server.dead_features
     numbers |= {"R": _first(ratios), "watched": _first(list(view.local))}
     numbers |= {name: _first(values) for name, values in columns.items()}
     if view.num_watched > 1:

@@ -79,6 +79,17 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     assert 0 <= row["measured/neural_collapse/nc4"] <= 1 <= row["measured/lidar/lidar"]
 
 
+def test_received_is_the_model_that_the_server_had_before_and_dead_features_are_counted(views):
+    (first, view), result = views
+    before, row = result.metrics
+    assert view.round == first.round + 1
+    for name in ("effective_rank", "dead_features"):
+        assert row[f"measured/received/{name}"] == before[name] != row[name]
+    shares = [np.mean(np.ptp(model.features, axis=0) == 0) for model in (view.server, *view.local.values())]
+    expected = [shares[0], np.mean(shares[1:]), min(shares[1:]), max(shares[1:])]
+    assert [row[name] for name in ("dead_features", *(f"local_dead_features_{kind}" for kind in KINDS))] == expected
+
+
 def test_classes_by_hand(views):
     """Of the server's and of each local model, from their logits, example by example."""
     (_, view), result = views

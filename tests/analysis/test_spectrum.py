@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
+from fedjax_collapse.analysis.moments import class_moments, merged
+from fedjax_collapse.analysis.spectrum import (
+    collapse_ratio,
+    covariance_spectrum,
+    dead_features,
+    effective_rank,
+    significant_dims,
+)
 
 Z = np.array([[1.0, 2, 0], [2, 1, 1], [0, 3, 1], [3, 2, 4]])
 
@@ -20,6 +27,22 @@ def test_spectrum_is_computed_in_float64():
     features = np.random.default_rng(0).normal(size=(200, 3)) * [1, 1e-5, 1e-7]
     spectrum = covariance_spectrum((features + 1).astype(np.float64))
     np.testing.assert_allclose(spectrum[2], 1e-14, rtol=0.3)
+
+
+def test_dead_features_are_those_that_are_the_same_for_all_examples():
+    features = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
+    features[:, 1], features[:, 3] = 0.1, 0.0
+    features[:, 4] = 1e-6 * features[:, 4] + 1  # small differences are no death
+    assert dead_features(features) == 2 / 5 and dead_features(features[:, :1]) == 0
+
+    def in_parts(features, shift=None):
+        first, second = features[:150], features[150:]
+        moments = class_moments(first, np.zeros(150, int), 1, shift=shift)
+        return merged(moments, class_moments(second, np.zeros(250, int), 1, shift=moments.shift))
+
+    assert in_parts(features).dead_features == in_parts(features, np.full(5, 0.7)).dead_features == 2 / 5
+    features[7, 0] = np.inf
+    assert np.isnan([dead_features(features), in_parts(features).dead_features]).all()
 
 
 def test_collapse_ratio_and_significant_dims():

@@ -3,6 +3,7 @@
 Each draws a selection of the study's results, its attribute ``select``, which is also its CSV file.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = -2.0  # eigenvalues with a larger natural logarithm count as significant dimensions
 LOWEST = -12.0  # spectra are cut off here, because an eigenvalue of exactly zero would flatten the rest
+SMALLEST = 1e-4  # percent of the variance, likewise
 LATE = 0.3  # the fraction of the rounds that is drawn again, enlarged
 _FEWEST = 12  # the least number of evaluated rounds for that
 _CURVE = ("arm", "metric", "round", "mean", "std")
@@ -161,34 +163,47 @@ def measurements(study: Study, selection: Selection) -> "Figure":
     return _panels(study, selection, {metric_of(name).heading: names for name, names in shown.items()}, 2)
 
 
-def _log_spectra(study: Study) -> Selection:
-    """Natural logarithms of the eigenvalues in descending order, at the last round that any run of the arm saved.
+def _spectra(study: Study, absolute: bool) -> Selection:
+    """Percentages of the variance in descending order, at the last round that any run of the arm saved.
 
-    These are means over the runs that saved this round.
+    If ``absolute``, natural logarithms of the eigenvalues. Logarithms are averaged over the runs that saved this round.
     """
     rows = []
     for arm in study.num_features:
         runs = [run.spectra for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
         last = max(int(arrays["round"].max()) for arrays in runs)
         runs = [arrays for arrays in runs if last in arrays["round"]]
-        logs = (_mean_log([of[name][of["round"] == last][-1] for of in runs]) for name in ("server", "local"))
-        rows += [(arm, last, i, *pair) for i, pair in enumerate(zip(*logs, strict=True), 1)]
+        ends = (np.array([of[name][of["round"] == last][-1] for of in runs]) for name in ("server", "local"))
+        both = (_mean_log(end) if absolute else 100 * np.exp(_mean_log(shares(end))) for end in ends)
+        rows += [(arm, last, i, *pair) for i, pair in enumerate(zip(*both, strict=True), 1)]
     return Selection(("arm", "round", "index", "server", "local"), rows)
 
 
-def _mean_log(spectra: Sequence[np.ndarray]) -> np.ndarray:
+def shares(spectra: np.ndarray) -> np.ndarray:
+    """Returns spectra [runs, features] divided by their sums; NaN where all features are constant."""
+    totals = spectra.sum(axis=1, keepdims=True)
+    return np.divide(spectra, totals, out=np.full_like(spectra, np.nan), where=totals > 0)
+
+
+def _mean_log(rows: np.ndarray) -> np.ndarray:
     """Returns the mean over the spectra that are finite, if there are any."""
-    rows = np.array(spectra)
     finite = rows[np.isfinite(rows).all(axis=1)]
     return np.log(np.maximum(finite if len(finite) else rows, FLOOR)).mean(axis=0)
 
 
-@draws(_log_spectra)
-def spectra(study: Study, selection: Selection) -> "Figure":
-    """Log-eigenvalues of the feature covariance of the server model and of a local model."""
-    figure = new_figure(3.7)
-    lines = _draw_spectra(figure.subplots(), colours_of(study), selection)
-    return with_legend(figure, lines, local=True, threshold=True)
+def over_index(absolute: bool) -> Callable[..., "Figure | None"]:
+    """Returns the figure of the spectra of the server model and of a local model, normalised or ``absolute``."""
+
+    @draws(functools.partial(_spectra, absolute=absolute))
+    def figure(study: Study, selection: Selection) -> "Figure":
+        drawn = new_figure(3.7)
+        lines = _draw_spectra(drawn.subplots(), colours_of(study), selection, absolute)
+        return with_legend(drawn, lines, local=True, threshold=absolute)
+
+    return figure
+
+
+spectra, absolute_spectra = over_index(False), over_index(True)
 
 
 def _over_rounds(
@@ -267,9 +282,9 @@ def draw_curves(
     return {arm: lines[arm] for arm in colours if arm in lines}
 
 
-def _draw_spectra(axes: "Axes", colours: Mapping[str, str], selection: Selection) -> dict[str, Any]:
-    """Draws both spectra of every arm and the threshold; returns one line per arm, in the order of ``colours``."""
-    lines, lowest, rounds = {}, SIGNIFICANT, set()
+def _draw_spectra(axes: "Axes", colours: Mapping[str, str], selection: Selection, absolute: bool) -> dict[str, Any]:
+    """Draws both spectra of every arm, with the threshold of absolute ones; returns one line per arm of ``colours``."""
+    lines, lowest, rounds = {}, SIGNIFICANT if absolute else 100, set()
     for (arm, round), part in selection.by("arm", "round").items():
         rounds.add(round)
         index, *both = part.columns()
@@ -278,10 +293,17 @@ def _draw_spectra(axes: "Axes", colours: Mapping[str, str], selection: Selection
             line = axes.plot(index, values, style, **look)[0]
             lines.setdefault(arm, line)
             lowest = min([lowest, *values[np.isfinite(values)]])
-    axes.axhline(SIGNIFICANT, **THRESHOLD, zorder=1)
-    axes.set_ylim(bottom=max(lowest - 0.5, LOWEST))
+    if absolute:
+        axes.axhline(SIGNIFICANT, **THRESHOLD, zorder=1)
+        axes.set_ylim(bottom=max(lowest - 0.5, LOWEST))
+    else:
+        axes.set_yscale("log")
+        axes.set_ylim(max(lowest / 2, SMALLEST), 100)
     when = f"round {rounds.pop()}" if len(rounds) == 1 else "last saved round"
-    axes.set(xlabel=f"index of the eigenvalue ({when})", ylabel="log eigenvalue (natural)")
+    axes.set(
+        xlabel=f"principal dimension ({when})",
+        ylabel="log eigenvalue (natural)" if absolute else "share of the variance (%)",
+    )
     whole_numbers(axes.xaxis)
     return {arm: lines[arm] for arm in colours if arm in lines}
 

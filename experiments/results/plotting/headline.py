@@ -1,5 +1,7 @@
 """The figure of a study for a first page: what collapse does to accuracy, with the finding as its title."""
 
+import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import numpy as np
 from experiments.results.metrics import EFFECTIVE_RANK, Metric, number
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
-from experiments.results.plotting.figures import curves, draw_curves, with_legend
+from experiments.results.plotting.figures import curves, draw_curves, shares, with_legend
 from experiments.results.study_results import Study
 from experiments.results.verdict import verdict
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH = 11  # inches
+_TITLE = 118  # characters in a line of the title
 _SMALLEST = 0.1  # percent of the variance; dimensions with less are not drawn
 _SEED = {"linewidth": 0.7, "alpha": 0.4}
 
@@ -27,12 +30,15 @@ def headline(study: Study) -> "Figure | None":
     Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
     without effective ranks and spectra.
     """
-    figure = drawing.new_figure(3.9, width=_WIDTH)
+    figure = drawing.new_figure(4.4, width=_WIDTH)
     accuracy, rank, spectrum = figure.subplots(1, 3)
     _draw_rounds(accuracy, study, study.score)
     lines = _draw_rounds(rank, study, EFFECTIVE_RANK) | _draw_variance(spectrum, study)
     if title := verdict(study):
-        figure.suptitle(drawing.label(title, 110), x=0.01, ha="left", fontsize="x-large", fontweight="bold")
+        wrapped = [
+            textwrap.fill(drawing.label(sentence, 3 * _TITLE), _TITLE) for sentence in re.split(r"(?<=\.) ", title)
+        ]
+        figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize="large", fontweight="bold")
     return with_legend(figure, lines, above=False)
 
 
@@ -50,13 +56,14 @@ def _draw_variance(axes: "Axes", study: Study) -> dict[str, Any]:
     lines = {}
     for arm in study.num_features:
         ends = [run.spectra["server"][-1] for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
-        shares = np.array([100 * end / end.sum() for end in ends if np.all(np.isfinite(end)) and end.sum() > 0])
-        shares = shares[:, np.any(shares > _SMALLEST, axis=0)] if len(shares) else shares
-        for share in shares:
-            axes.plot(np.arange(1, 1 + len(share)), share, color=colours_of(study)[arm], **_SEED)
-        if len(shares):
-            look = drawing.arm_line(colours_of(study), arm, shares.shape[1])
-            lines[arm] = axes.plot(np.arange(1, 1 + shares.shape[1]), shares.mean(axis=0), **look)[0]
+        percents = 100 * shares(np.reshape(ends, (len(ends), -1)))
+        percents = percents[np.all(np.isfinite(percents), axis=1)]
+        percents = percents[:, np.any(percents > _SMALLEST, axis=0)]
+        for of_run in percents:
+            axes.plot(np.arange(1, 1 + len(of_run)), of_run, color=colours_of(study)[arm], **_SEED)
+        if len(percents):
+            look = drawing.arm_line(colours_of(study), arm, percents.shape[1])
+            lines[arm] = axes.plot(np.arange(1, 1 + percents.shape[1]), percents.mean(axis=0), **look)[0]
     axes.set_yscale("log")
     axes.set_ylim(_SMALLEST, 100)
     axes.set_title("variance of the features at the end (%)", loc="left")

@@ -8,6 +8,8 @@ from experiments.results.formats import Bold
 from experiments.results.metrics import (
     ACCURACIES,
     ACCURACY,
+    DEAD_FEATURES,
+    LOCAL_DEAD_FEATURES,
     OF_OWN_TESTS,
     OVER_CLIENTS,
     SCORES,
@@ -17,6 +19,7 @@ from experiments.results.metrics import (
     headline_in,
     is_privacy,
     metric_of,
+    number,
     panels,
 )
 from experiments.results.study_results import Summary
@@ -136,7 +139,14 @@ def columns_of(summary: Summary) -> list[Metric]:
     scores = [metric for metric in (*SCORES, *OF_OWN_TESTS) if metric.name in names]
     accuracies = [*spent, *(ACCURACIES if headline_of(summary) == ACCURACY else ()), *scores]
     ranks = [metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES]
-    return [*accuracies, *ranks, *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
+    of_local = OVER_CLIENTS if _is_over_clients(summary) else (R, LOCAL_DEAD_FEATURES)
+    columns = [*accuracies, *ranks, DEAD_FEATURES, *of_local, *own]
+    return [metric for metric in columns if not metric.is_rare or _is_anywhere(metric, summary)]
+
+
+def _is_anywhere(metric, summary):
+    """Returns whether the mean of a cell is not 0."""
+    return any(number((metrics.get(metric.name) or {}).get("mean")) > 0 for metrics in summary.values())
 
 
 def _is_over_clients(summary):

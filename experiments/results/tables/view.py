@@ -1,4 +1,4 @@
-"""Which columns and arms the tables of a report show, and in which order."""
+"""Which columns and arms the tables of a report show, in which order, and which spectra its figures have."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,6 +18,7 @@ class View(NamedTuple):
     columns: tuple[str, ...] = ()  # names of metrics
     arms: tuple[str, ...] = ()
     sort: str = ""  # the metric by whose means, over a study's settings, arms are sorted: the best, or largest, first
+    absolute: bool = False  # whether spectra are of eigenvalues, instead of their shares of the variance
 
     def of(self, summary: Summary) -> Summary:
         """Returns the cells of a study's summary that are shown, in their order."""

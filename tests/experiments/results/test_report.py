@@ -17,7 +17,7 @@ import pytest
 from experiments.config.cells import CellName
 from experiments.results.contents import PLOTS
 from experiments.results.page import description, write_report
-from experiments.results.plotting.figures import collapse_ratio, curves, measurements, spectra
+from experiments.results.plotting.figures import absolute_spectra, collapse_ratio, curves, measurements, spectra
 from experiments.results.plotting.headline import headline
 from experiments.results.plotting.partition_figure import draw_partition, partition_table
 from experiments.results.plotting.timing_figure import timing
@@ -173,6 +173,18 @@ def page(study) -> str:
     return write_report(study).read_text(encoding="utf-8")
 
 
+def test_spectra_are_normalised_or_absolute(tmp_path, capsys):
+    study = make_study(tmp_path / "s", rounds=2, features=4)
+    for option, ids in (([], "spectra"), (["--absolute"], "absolute-spectra")):
+        assert report.main([str(study), *option]) == 0
+        found = Page((study / "report.html").read_text(encoding="utf-8")).ids
+        assert {"spectra", "absolute-spectra"} & set(found) == {ids}
+    capsys.readouterr()
+    normalised, absolute = (draw(read_study(study)).axes[0] for draw in (spectra, absolute_spectra))
+    assert (normalised.get_yscale(), absolute.get_yscale()) == ("log", "linear")
+    assert normalised.get_ylabel() == "share of the variance (%)" and normalised.get_ylim()[1] == 100
+
+
 def test_page_is_complete_well_formed_and_self_contained(study, page):
     assert not [file for file in study.iterdir() if file.name.startswith(".report")]
     parsed = Page(page)
@@ -242,12 +254,14 @@ def test_curves_and_spectra_average_over_seeds(study):
     values = [[row["R"] for row in run.metrics] for run in record.of_arm("feddecorr")]
     np.testing.assert_allclose(mean, np.mean(values, axis=0))
     np.testing.assert_allclose(std, np.std(values, axis=0, ddof=1))
-    last, _, _, local = spectra.select(record).by("arm")["feddecorr"].columns()
+    ends = np.array([run.spectra["local"][-1] for run in record.of_arm("feddecorr")])
+    last, _, _, local = absolute_spectra.select(record).by("arm")["feddecorr"].columns()
     assert set(last) == {30}
-    expected = np.mean(
-        [np.log(np.maximum(run.spectra["local"][-1], 1e-12)) for run in record.of_arm("feddecorr")], axis=0
-    )
-    np.testing.assert_allclose(local, expected)
+    np.testing.assert_allclose(local, np.log(np.maximum(ends, 1e-12)).mean(axis=0))
+    *_, local = spectra.select(record).by("arm")["feddecorr"].columns()
+    shares = 100 * ends / ends.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(local, np.exp(np.log(np.maximum(shares, 1e-10)).mean(axis=0)))
+    assert 90 < local.sum() < 100  # of a geometric mean
     assert not curves(record, ["unknown"]).rows
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from test_report import rewrite_rows
 
 from experiments.commands import report
 from experiments.config.cells import CellName
@@ -22,7 +23,7 @@ from experiments.results.plotting.figures import accuracy
 from experiments.results.reading import read_study
 from experiments.results.study_results import summarize_run, summarize_seeds
 from experiments.results.tables.best import best_note, with_best
-from experiments.results.tables.chance import chance_note, is_at_chance
+from experiments.results.tables.dead import dead_notes, is_at_chance
 from experiments.results.tables.differences import compared_metrics, difference_tables
 from experiments.results.tables.significance import compare, smallest_p
 from experiments.results.tables.table import accuracy_note, final_table
@@ -180,15 +181,34 @@ def test_arms_are_sorted_by_their_mean_over_settings(tmp_path):
 def test_dead_networks_are_named(tmp_path):
     accuracies = {"fine": [0.5, 0.6, 0.7], "dead": [0.1, 0.1135, 0.7], "gone": [None, 0.5, 0.5], "own": [0.1] * 3}
     record = read_study(make(tmp_path / "s", accuracies, headlines={"own": "personal"}))
-    assert chance_note(record) == (
+    (note,) = dead_notes(record)
+    assert note == (
         "Dead networks: dead: 2 of 3 seeds at chance (10 %), which pulls the mean; "
         "gone: 1 of 3 seeds diverged, which the mean leaves out."
     )
     assert record.summary[CellName("", "gone")]["accuracy"]["n"] == 2
-    assert chance_note(read_study(make(tmp_path / "t", {"fine": [0.5]}))) == ""
+    assert dead_notes(read_study(make(tmp_path / "t", {"fine": [0.5]}))) == []
     assert is_at_chance(0.55, 2) and not is_at_chance(0.56, 2) and is_at_chance(0.0119, 100)
     assert not is_at_chance(0.0121, 100) and not is_at_chance(0.13, 10) and not is_at_chance(1.0, 1)
-    assert chance_note(record) in render(record)["report.html"]
+    assert note in render(record)["report.html"]
+
+
+def test_dead_features_have_a_column_and_an_arm_that_kills_many_is_named(tmp_path):
+    folder = make(tmp_path / "s", {"fedavg": [0.5, 0.6], "feddecorr": [0.5, 0.6]})
+    headings = final_table(read_study(folder).summary)[0]
+    assert not any("ead features" in heading for heading in headings)
+    for arm, share in (("fedavg", 0.0), ("feddecorr", 0.1)):
+        for seed in range(2):
+            own = {"dead_features": share + seed * 0.1, "local_dead_features": 0.0}
+            file = folder / arm / f"seed{seed}" / "metrics.jsonl"
+            rewrite_rows(file, lambda rows, own=own: [row | own for row in rows])
+    record = read_study(folder)
+    heading, *rows = final_table(record.summary)
+    assert [row[heading.index("Dead features (%)")] for row in rows] == ["5.0 ± 7.1", "15.0 ± 7.1"]
+    assert "Local dead features (%)" not in heading
+    (note,) = dead_notes(record)
+    assert note == "Dead features, the same for all test examples: feddecorr 15.0 % (docs/dead_features.md)."
+    assert note in render(record)["report.html"]
 
 
 def test_arms_of_a_sweep_have_colours_along_a_scale(tmp_path):

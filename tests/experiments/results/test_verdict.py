@@ -1,4 +1,4 @@
-"""The finding of a study in one sentence, and the figure that has it as its title."""
+"""The finding of a study, and the figure that has it as its title."""
 
 import json
 
@@ -36,30 +36,32 @@ def study_of(path, accuracies, ranks=(9.0, 9.0, 9.0), arms=("fedavg", "feddecorr
         (
             (0.6, 0.7, 0.51),
             (6.0, 6.0, 6.0),
-            "Decorrelation (feddecorr) gives back 10.3 points of accuracy, in 3 of 3 seeds (+1.0 to +20.0)",
+            "feddecorr raises effective rank most: 1.2 times that of fedavg, higher in 3 of 3 seeds (1.2 to 1.2). "
+            "feddecorr raises accuracy most: +10.3 points over fedavg, higher in 3 of 3 seeds (+1.0 to +20.0)",
         ),
         (
             (0.6, 0.7, 0.51),
-            (6.0, 6.0, 5.0),
-            "feddecorr gains 10.3 points of accuracy over fedavg, in 3 of 3 seeds (+1.0 to +20.0), without a higher "
-            "rank in each",
+            (6.0, 8.5, 5.0),
+            "feddecorr raises effective rank most: 1.3 times that of fedavg, higher in 2 of 3 seeds (1.0 to 1.7). "
+            "feddecorr raises accuracy most: +10.3 points over fedavg, higher in 3 of 3 seeds (+1.0 to +20.0)",
         ),
         (
             (0.6, 0.7, 0.49),
-            (6.0, 6.0, 6.0),
-            "feddecorr is 9.7 points of accuracy above fedavg, in 2 of 3 seeds (−1.0 to +20.0)",
+            (None, 6.0, 6.0),
+            "feddecorr raises accuracy most: +9.7 points over fedavg, higher in 2 of 3 seeds (−1.0 to +20.0)",
         ),
         (
             (0.6, 0.2, 0.5),
-            (6.0, 6.0, 6.0),
-            "Decorrelation gains no accuracy: feddecorr is 6.7 points below fedavg, above it in 1 of 3 seeds "
-            "(−30.0 to +10.0)",
+            (4.0, 4.0, 5.5),
+            "No arm raises effective rank: feddecorr comes nearest with 0.9 times that of fedavg, higher in 1 of 3 "
+            "seeds (0.8 to 1.1). No arm raises accuracy: feddecorr comes nearest with −6.7 points over fedavg, higher "
+            "in 1 of 3 seeds (−30.0 to +10.0)",
         ),
-        ((0.6, None, None), (6.0, 6.0, 6.0), "feddecorr is 10.0 points of accuracy above fedavg, in the only seed"),
         (
-            (0.4, None, None),
+            (0.6, None, None),
             (6.0, 6.0, 6.0),
-            "Decorrelation gains no accuracy: feddecorr is 10.0 points below fedavg, in the only seed",
+            "feddecorr raises effective rank most: 1.2 times that of fedavg, in the only seed. "
+            "feddecorr raises accuracy most: +10.0 points over fedavg, in the only seed",
         ),
         ((None, None, None), (6.0, 6.0, 6.0), ""),
     ],
@@ -68,8 +70,26 @@ def test_it_says_what_the_numbers_say(tmp_path, accuracies, ranks, sentence):
     assert verdict(study_of(tmp_path / "study", accuracies, ranks)) == sentence
 
 
+def test_what_raises_rank_and_what_raises_accuracy_may_be_two_arms(tmp_path):
+    """Each is named with what it does to the other; an arm without methods is none of them."""
+    study = study_of(tmp_path / "study", (0.4, 0.7, 0.5), (10.0, 15.0, 20.0))
+    study.config["arms"]["other"] = {"methods": {"ccvr": {}}}
+    for seed in range(3):
+        rewrite_rows(
+            study.path / "other" / f"seed{seed}" / "metrics.jsonl",
+            lambda rows, seed=seed: [rows[0], rows[1] | {"accuracy": 0.6 + seed / 10, "effective_rank": 4.0}],
+        )
+    (study.path / "config.json").write_text(json.dumps(study.config))
+    assert verdict(read_study(study.path)) == (
+        "feddecorr raises effective rank most: 3.0 times that of fedavg, higher in 3 of 3 seeds (2.0 to 4.0), with "
+        "+3.3 points of accuracy, higher in 1 of 3 seeds (−10.0 to +20.0). other raises accuracy most: +20.0 points "
+        "over fedavg, higher in 3 of 3 seeds (+10.0 to +30.0), at 0.8 times the rank"
+    )
+
+
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("recall_at_5", "20.0 points of recall at 5, in"), ("squared_error", "")]
+    ("name", "sentence"),
+    [("recall_at_5", "recall at 5 most: +20.0 points over fedavg, higher in"), ("squared_error", "")],
 )
 def test_a_task_without_accuracy_has_its_score(tmp_path, name, sentence):
     study_of(path := tmp_path / "study", (0.6, 0.7, 0.8))
@@ -79,7 +99,7 @@ def test_a_task_without_accuracy_has_its_score(tmp_path, name, sentence):
     assert sentence in found and bool(found) == bool(sentence)
 
 
-def test_without_decorrelation_or_a_plain_arm_there_is_none(tmp_path):
+def test_without_methods_or_a_plain_arm_there_is_none(tmp_path):
     study = study_of(tmp_path / "study", (0.6, 0.7, 0.8))
     for arms in ({"fedavg": {}}, {"feddecorr": {"methods": {"feddecorr": {}}}}, {"fedavg": None}):
         study.config["arms"].clear()
@@ -90,7 +110,7 @@ def test_without_decorrelation_or_a_plain_arm_there_is_none(tmp_path):
 def test_runs_on_other_partitions_are_not_compared(tmp_path):
     study_of(path := tmp_path / "study", (0.6, 0.7, 0.1))
     np.savez(path / "feddecorr" / "seed2" / "partition.npz", class_counts=np.eye(2, dtype=int))
-    assert verdict(read_study(path)).endswith("15.0 points of accuracy, in 2 of 2 seeds (+10.0 to +20.0)")
+    assert verdict(read_study(path)).endswith("+15.0 points over fedavg, higher in 2 of 2 seeds (+10.0 to +20.0)")
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -113,7 +133,7 @@ def test_the_headline_is_the_same_file_again(tmp_path):
 def test_the_headline_shows_the_mean_and_every_seed(tmp_path):
     study = study_of(tmp_path / "study", (0.6, 0.7, 0.8), arms=("fedavg", "feddecorr"))
     figure = headline(study)
-    assert figure.get_suptitle() == verdict(study)
+    assert figure.get_suptitle().split() == verdict(study).split() and figure.get_suptitle().count("\n") == 1
     accuracy, rank, spectrum = figure.axes
     for axes, mean, ends in ((accuracy, 70, {60, 70, 80}), (rank, 9, {9})):
         *seeds, _, line = axes.lines  # the means of both arms come last

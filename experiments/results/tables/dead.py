@@ -1,11 +1,12 @@
-"""Runs that have learned nothing, or have diverged, and pull the mean of their arm."""
+"""What is dead in a study: runs that have learned nothing or have diverged, and features that have no variance."""
 
 import math
 
-from experiments.results.metrics import ACCURACY, number, show_number
+from experiments.results.metrics import ACCURACY, DEAD_FEATURES, number, show_number
 from experiments.results.study_results import Run, Study
 from fedjax_collapse.simulation.measurement import HEADLINES
 
+_MANY = 0.1  # the share of dead features above which an arm is named
 _NOISE = 0.2  # of chance, for the classes of a test set are seldom of exactly equal size
 
 
@@ -15,8 +16,12 @@ def is_at_chance(accuracy: float, num_classes: int) -> bool:
     return num_classes > 1 and accuracy <= chance * (1 + _NOISE * (1 - chance))
 
 
-def chance_note(study: Study) -> str:
-    """Names the cells with finished runs at chance or diverged after their last round; empty if there are none."""
+def dead_notes(study: Study) -> list[str]:
+    """Names the cells with finished runs that are at chance or have diverged, and those with many dead features."""
+    return list(filter(None, (_dead_networks(study), _dead_features(study))))
+
+
+def _dead_networks(study: Study) -> str:
     found = []
     for cell in dict.fromkeys(run.cell for run in study.runs):
         runs = [run for run in study.of_cell(cell) if run.is_finished]
@@ -25,6 +30,13 @@ def chance_note(study: Study) -> str:
         of = f"of {len(runs)} seed{'s' * (len(runs) != 1)}"
         found += [f"{cell}: {count} {of} {kind}" for kind, count in counts.items()]
     return f"Dead networks: {'; '.join(found)}." if found else ""
+
+
+def _dead_features(study: Study) -> str:
+    entries = {cell: metrics.get(DEAD_FEATURES.name) or {} for cell, metrics in study.summary.items()}
+    found = {cell: mean for cell, entry in entries.items() if (mean := number(entry.get("mean"))) > _MANY}
+    shares = ", ".join(f"{cell} {DEAD_FEATURES.show(mean)} %" for cell, mean in found.items())
+    return f"Dead features, the same for all test examples: {shares} (docs/dead_features.md)." if shares else ""
 
 
 def _problem(run: Run) -> str:
