@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from experiments.config.cells import merged
 from experiments.config.plain_values import plain
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 DIGITS = dict(source="digits")
 # generated, without downloads; a hundred classes replace CIFAR100 and Tiny-ImageNet, domains replace photographs
@@ -65,7 +66,7 @@ class Paper(NamedTuple):
         def get_config(arg: str = "offline") -> ConfigDict:
             if arg not in versions:
                 expected = ", ".join(versions)
-                raise ValueError(f"{Path(file).name}:{arg}: expected one of {expected} after the file name")
+                raise UserError(f"{Path(file).name}:{arg}: expected one of {expected} after the file name")
             config = base.get_config()
             changed = {key: value for key, value in versions[arg].items() if value != defaults.get(key)}
             for key, value in plain(changed).items():  # a copy: settings share no dict that an override would change

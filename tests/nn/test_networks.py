@@ -162,6 +162,30 @@ def test_projectors_equal_torch(float64, projector):
     assert {leaf.shape for leaf in head.values()} == {(features.shape[1], 4), (4,)}
 
 
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
+    """Between each product, without a bias, and its ReLU; BatchNorm also in evaluation, by its running statistics."""
+    model, rng = Model(nn.MLP(4, hidden=(6, 8), norm=norm), (2, 2, 3)), np.random.default_rng(0)
+    variables, batch = initialize(model), batch_of((2, 2, 3))
+    variables = variables._replace(params=jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), variables.params))
+    made = {"batch": torch.nn.BatchNorm1d, "group": lambda width: torch.nn.GroupNorm(2, width)}[norm]
+    name, layers, own = {"batch": "BatchNorm", "group": "GroupNorm"}[norm], [], variables.params
+    for i, (inputs, outputs) in enumerate(((12, 6), (6, 8))):
+        dense, normalisation = torch.nn.Linear(inputs, outputs, bias=False), made(outputs)
+        dense.weight.data = torch.tensor(own[f"Dense_{i}"]["kernel"].T)
+        assert own[f"Dense_{i}"].keys() == {"kernel"}
+        normalisation.weight.data = torch.tensor(own[f"{name}_{i}"]["scale"])
+        normalisation.bias.data = torch.tensor(own[f"{name}_{i}"]["bias"])
+        layers += [dense, normalisation, torch.nn.ReLU()]
+    network, mask = torch.nn.Sequential(*layers).double(), np.array(batch.mask)
+    inputs = torch.tensor(np.array(batch.inputs)[mask].reshape(mask.sum(), -1))
+    outputs, statistics = model.apply(variables, batch, train=True)
+    assert_close(outputs.features[mask], network(inputs).detach().numpy(), 1e-12)
+    outputs, _ = model.apply(variables._replace(batch_stats=statistics), batch, train=False)
+    assert_close(outputs.features[mask], network.eval()(inputs).detach().numpy(), 1e-12)
+    assert 0 < mask.sum() < len(mask)
+
+
 def test_features_of_length_zero_have_a_finite_gradient():
     module, batch = nn.MLP(2, hidden=(3,), normalize_features=True), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
     silent = jax.tree.map(jnp.zeros_like, module.init(jax.random.key(0), *batch, train=False))

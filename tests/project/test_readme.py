@@ -72,7 +72,7 @@ def test_a_regularizer_is_one_file(feature_norm):
 
 
 def test_the_arms_of_the_example_can_be_built():
-    config = quickstart.get_config("cnn")
+    config = quickstart.get_config("smoke")
     exec(ARMS, {"config": config})
     federation = build.federations(plain(config), [0])[0]
     for arm in config.arms:

@@ -35,10 +35,9 @@ def headline(study: Study) -> "Figure | None":
     _draw_rounds(accuracy, study, study.score)
     lines = _draw_rounds(rank, study, EFFECTIVE_RANK) | _draw_variance(spectrum, study)
     if title := verdict(study):
-        wrapped = [
-            textwrap.fill(drawing.label(sentence, 3 * _TITLE), _TITLE) for sentence in re.split(r"(?<=\.) ", title)
-        ]
-        figure.suptitle("\n".join(wrapped), x=0.01, ha="left", fontsize="large", fontweight="bold")
+        sentences = re.split(r"(?<=\.) ", drawing.label(title, 6 * _TITLE))
+        wrapped = "\n".join(textwrap.fill(sentence, _TITLE) for sentence in sentences)
+        figure.suptitle(wrapped, x=0.01, ha="left", fontsize="large", fontweight="bold")
     return with_legend(figure, lines, above=False)
 
 

@@ -91,7 +91,7 @@ def test_a_sweep_over_two_axes(config):
 def test_a_sweep_from_the_command_line(tmp_path):
     file = tmp_path / "config.py"
     file.write_text(
-        "from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config(\"cnn\")"
+        "from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config(\"smoke\")"
     )
     option = "--config.sweep.methods.feddecorr.strength=(0.01,0.3)"
     assert list(arms_of(launch.parse([f"--config={file}", option]).config)) == [

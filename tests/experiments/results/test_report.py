@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.commands import report
 from experiments.config.cells import CellName
 from experiments.results.contents import PLOTS
 from experiments.results.page import description, write_report

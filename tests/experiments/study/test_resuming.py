@@ -25,7 +25,7 @@ START = {"devices": ["TFRT_CPU_0", "TFRT_CPU_1"], "layouts": {"fedavg": "1 clien
 
 
 def test_must(tmp_path):
-    config = quickstart.get_config("cnn")
+    config = quickstart.get_config("smoke")
     config.seeds = (0, 1)
     study, fedavg = (resolve(config, tmp_path / "study", arms) for arms in (None, "fedavg"))
     check_resume("auto", study)
