@@ -3,18 +3,18 @@
     python experiments/launch.py --config=experiments/configs/rank_cost.py --workdir=runs/rank_cost
     fedjax-collapse report runs/rank_cost --format=md
 
-The quickstart's network and partition with the learning rate 0.03: the digits of scikit-learn with a constant rate and
-with a cosine schedule, with rate 0.01 and less heterogeneity, also with much weight decay, and with two classes a
-client, seeds 0 to 9. Behind the file name: ``glyphs`` (synthetic characters of 100 classes, three seeds), ``mnist``
-(4,000 digits of 28x28 pixels with a constant rate and with a cosine schedule, five seeds, needs the extra ``mnist5k``),
-or ``smoke``, two rounds of one seed.
+The quickstart's network, partition and learning rate, 20 rounds, batches of 32: the digits of scikit-learn with a
+constant rate and with a cosine schedule, with rate 0.01 and less heterogeneity, also with much weight decay, and with
+two classes a client, seeds 0 to 9. Behind the file name: ``glyphs`` (synthetic characters of 100 classes, three
+seeds), ``mnist`` (4,000 digits of 28x28 pixels with a constant rate and with a cosine schedule, five seeds, needs the
+extra ``mnist5k``), or ``smoke``, two rounds of one seed.
 Small data: not comparable with the papers' tables.
 """
 
 from ml_collections import ConfigDict
 
 from experiments.config.published import GLYPHS_100
-from experiments.configs import quickstart
+from experiments.configs import base, quickstart
 from fedjax_collapse.core.records import UserError
 
 COSINE = dict(training=dict(schedule=dict(name="cosine")))
@@ -38,9 +38,11 @@ STUDIES = {  # settings and number of seeds
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in STUDIES:
         raise UserError(f"rank_cost.py:{arg}: expected nothing, smoke, glyphs or mnist after the file name")
-    config = quickstart.get_config()
+    config = base.get_config()
+    config.arms, config.network, config.rounds, config.evaluate_every = quickstart.ARMS, quickstart.NETWORK, 20, 5
+    config.partition.alpha, config.training.learning_rate = 0.05, 0.03
     config.settings, num_seeds = STUDIES[arg]
-    config.seeds, config.evaluate_every, config.training.learning_rate = tuple(range(num_seeds)), 5, 0.03
+    config.seeds = tuple(range(num_seeds))
     if arg != "mnist":
         both = quickstart.ARMS["feddecorr"]["methods"] | quickstart.ARMS["ccvr"]["methods"]
         config.arms = quickstart.ARMS | dict(both=dict(methods=both))

@@ -212,6 +212,13 @@ def test_a_method_that_does_nothing_is_absent(name):
     assert silent(name).enabled() == FedAvg(TRAINING)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.strengths])
+def test_a_method_with_one_strength_is_there(name):
+    for kept in METHODS[name].strengths:
+        others = dict.fromkeys(METHODS[name].strengths, 0.0) | {kept: 0.5}
+        assert METHODS[name](**others).enabled()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedprox", "fedproc"])
 def test_a_run_is_that_of_the_enabled_algorithm_bit_for_bit(federation, name):

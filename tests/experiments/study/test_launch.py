@@ -215,7 +215,7 @@ def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys)
         error = capsys.readouterr().err
         names = (
             "collapse_panel, dead_features, glyphs, label_skew, personal_collapse, personalised, pfllib, private, "
-            "quickstart, rank_and_accuracy, rank_cost, robust"
+            "quickstart, quickstart_search, rank_and_accuracy, rank_cost, robust"
         )
         assert f"available: {names}, adapters/ (" in error and error.count("\n") == 1
         assert "did you mean" not in error and len(error) < 300
