@@ -154,7 +154,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
     config.arms = {"other": {"network": {"name": "mlp", "hidden": (3,)}, "training": {"epochs": 2}}}
     arm = resolve_arm(plain(config), "other")
     assert arm["network"] == {"name": "mlp", "hidden": (3,)}
-    assert (arm["training"]["epochs"], arm["training"]["batch_size"]) == (2, 32)
+    assert (arm["training"]["epochs"], arm["training"]["batch_size"]) == (2, 16)
     assert config.training.epochs == 5
 
 
