@@ -154,8 +154,7 @@ class MeasurementView:
     @functools.cached_property
     def received_model(self) -> MeasuredModel:
         """The model ``received``, evaluated when this is read."""
-        outcome = jax.device_get(evaluate(self.model, self.received, self.federation.test))
-        return MeasuredModel(self.received, outcome, self.labels)
+        return _measured(self.model, self.received, self.federation)
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
@@ -171,6 +170,11 @@ class MeasurementView:
         is_shared = masks.invert(self.private.params)
         both = (masks.select(is_shared, variables.params) for variables in (model.variables, self.received))
         return jax.tree.map(np.subtract, *jax.device_get(tuple(both)))
+
+
+def _measured(model, variables, federation):
+    evaluation = jax.device_get(evaluate(model, variables, federation.test))
+    return MeasuredModel(variables, evaluation, np.asarray(federation.test.labels))
 
 
 Measurement = Callable[[MeasurementView], Any]
@@ -205,14 +209,13 @@ def view_models(
     All are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
     the stored clients.
     """
-    labels = np.asarray(federation.test.labels)
     done, clients = advance.state, server.scored_clients(algorithm, advance.state.clients)
     arrays = (algorithm, done.server, clients, advance.watched, done.key, done.round)
     algorithm, current, clients, watched, key, round = on_one_device(arrays)
     clients = by_identity(clients, federation.num_clients, order)
 
     def measured(variables):
-        return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)), labels)
+        return _measured(model, variables, federation)
 
     of_server = measured(server.evaluated(algorithm, model, current, clients))
     ids = np.asarray(watched.ids)

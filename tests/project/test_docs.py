@@ -62,6 +62,12 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(linked), target
 
 
+def test_the_readmes_table_of_files_names_files():
+    section = (ROOT / "README.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
+    named = re.findall(r"`([^`]*)`", section)
+    assert len(named) > 8 and [path for path in named if not (ROOT / path).is_file()] == []
+
+
 def test_every_page_is_in_the_index_of_the_site():
     text = (ROOT / "mkdocs.yml").read_text()
     listed = set(re.findall(r"[\w/]+\.md", text))
