@@ -34,6 +34,7 @@ from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
+from fedjax_collapse.data.reading.index_file import NamedParts
 from fedjax_collapse.nn import task
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
@@ -131,7 +132,9 @@ def _given_tests(config, source, parts):
 
 
 def _client_names(config, source, parts):
-    """Returns the names of natural clients, if the clients are these."""
+    """Returns the names of natural clients, if the clients are these, or those that the partition gives."""
+    if names := getattr(parts, "names", ()):
+        return names
     if config["partition"]["name"] != "given" or not source.client_names:
         return ()
     return tuple(source.client_names[owner] for owner in _owners(source, parts))
@@ -228,7 +231,9 @@ def _draw_seed(config, seed):
 def _partition(config, draw, arguments, **given):
     """Returns the rows of every client; ``draw`` may be a custom function."""
     try:
-        parts = owned(call("partition", draw, arguments, **given), most=config["clients"])
+        drawn = call("partition", draw, arguments, **given)
+        parts = NamedParts(owned(drawn, most=config["clients"]))
+        parts.names = getattr(drawn, "names", ())
     except BaseException as error:
         raise explained("partition", error) from error
     if len(parts) < config["clients"]:

@@ -12,6 +12,7 @@ from fedjax_collapse.core.records import UserError
 
 _LARGEST = 2**31 - 1  # of int32
 _EXACT = 2**24  # the largest integer up to which float32 is exact
+_CHANNELS = (1, 3, 4)  # of images
 _MIN_CLASS_LIMIT = 1000  # this many classes are accepted, however few the examples
 
 
@@ -34,13 +35,34 @@ def as_numbers(name: str, values: Any) -> np.ndarray:
     return narrow
 
 
-def as_images(name: str, images: Any) -> np.ndarray:
-    """Converts images to uint8 or float32, and adds an axis of channels if there is none.
+def channels_last(name: str, images: np.ndarray, channels_first: bool) -> np.ndarray:
+    """Returns [examples, channels, height, width] as [examples, height, width, channels] if ``channels_first``.
 
     Raises:
-        UserError: as in ``as_numbers``; for another shape, or for integers that float32 cannot represent.
+        UserError: unless ``channels_first``, if that is the shape: as PyTorch has them. [examples, 3, 3, 3] is taken as
+            it is documented, with the channels last.
     """
-    images = as_array(f"{name} images", images)
+    if images.ndim != 4:
+        return images
+    if channels_first:
+        return np.moveaxis(images, 1, -1)
+    _, first, height, width = images.shape
+    if first in _CHANNELS and width not in _CHANNELS and min(height, width) > max(_CHANNELS):
+        raise UserError(
+            f"{name}: shape {list(images.shape)} is {first} high with {width} channels, or has its channels first: "
+            "give np.moveaxis(images, 1, -1), or channels_first=True"
+        )
+    return images
+
+
+def as_images(name: str, images: Any, channels_first: bool = False) -> np.ndarray:
+    """Converts images to uint8 or float32, channels last, and adds an axis of channels if there is none.
+
+    Raises:
+        UserError: as in ``as_numbers`` and ``channels_last``; for another shape, or for integers that float32 cannot
+            represent.
+    """
+    images = channels_last(f"{name} images", as_array(f"{name} images", images), channels_first)
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise UserError(

@@ -132,6 +132,7 @@ class Federation(NamedTuple):
         capacity: int | None = None,
         domains: Domains | None = None,
         storage: str = "device",
+        channels_first: bool = False,
     ) -> "Federation":
         """Returns a federation of images in memory.
 
@@ -149,11 +150,14 @@ class Federation(NamedTuple):
             domains: the domains of the training and test examples, if there are several.
             storage: where the examples are stored, ``device`` or ``host``; with ``host``, the examples of each round's
                 cohort are sent to the device.
+            channels_first: whether images are [examples, channels, height, width], as PyTorch has them.
 
         Raises:
             UserError: if shapes, labels or indices are inconsistent, or if ``storage`` is unknown.
         """
-        images, test_images = as_images("train", images), as_images("test", test_images)
+        images, test_images = (
+            as_images(name, of_part, channels_first) for name, of_part in (("train", images), ("test", test_images))
+        )
         labels, test_labels = as_labels("train labels", labels), as_labels("test labels", test_labels)
         if class_names is None:
             class_names = tuple(map(str, range(number_of_classes(labels, test_labels))))

@@ -229,17 +229,21 @@ def domain(
 
 
 @checked
-def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
+def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0, repeated: bool = False) -> Partition:
     """A partition from a JSON file: a list with one list of example indices per client, independent of the seed.
 
-    Examples that are not listed have no owner.
+    Or an object with such a list for each client: keys are the clients' numbers, from 0, or their names. Examples that
+    are not listed have no owner.
+
+    Args:
+        repeated: whether an example may be listed more than once.
 
     Raises:
         UserError: if the file is not such a list, is for other data or another number of clients, or lists an example
             twice.
     """
     del seed
-    parts = index_file.read_indices(path, len(labels))
+    parts = index_file.read_indices(path, len(labels), repeated)
     if len(parts) != num_clients:
         raise UserError(f"clients: {num_clients} clients but {len(parts)} in {path}; use clients={len(parts)}")
     return parts

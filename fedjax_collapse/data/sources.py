@@ -186,6 +186,8 @@ def tfds(
 @checked
 def folder(
     path: str | Path,
+    domains: bool = False,
+    validation: Annotated[str, folders.VALIDATION] = "unused",
     test_fraction: Share = 0.2,
     test_per_class: Natural = 0,
     seed: Seed = 0,
@@ -194,33 +196,39 @@ def folder(
     channels: Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
-    """A folder with one subfolder per class, optionally below train, test and domains (see ``reading/folders.py``).
+    """A folder with one subfolder per class, optionally below train and test (see ``reading/folders.py``).
 
     Without a test part, random images of each class and domain are held out.
 
     Args:
+        domains: whether there is one folder per domain above these.
+        validation: what becomes of a part for validation next to train and test: unused, test or train.
         test_per_class: how many (FedUV: 7 for Office-Home, 40 for PACS); 0 for a ``test_fraction`` of them.
 
     Raises:
         UserError: if a file is missing, unexpected or unreadable; the message names it.
     """
-    find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
+    read_as = domains, validation, test_fraction, test_per_class, seed
+    find = functools.partial(folders.list_folder, path, *read_as)
     root = Path(path).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), divided=(test_fraction, test_per_class, seed))
+    key = dict(folder=root, files=listings.fingerprint(root), read_as=read_as)
     return from_listing("folder", key, find, classes, image_size, channels, normalisation)
 
 
 @checked
-def npz(path: str | Path, normalisation: str = "unit") -> Source:
+def npz(path: str | Path, channels_first: bool = False, normalisation: str = "unit") -> Source:
     """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a NumPy file.
 
     The names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are accepted; ``class_names``,
     ``domains``, ``test_domains`` and ``domain_names`` are optional.
 
+    Args:
+        channels_first: whether images are [examples, channels, height, width], as PyTorch has them.
+
     Raises:
         UserError: if the file cannot be read or has other arrays.
     """
-    return from_arrays(tabular.read_arrays(path), normalisation)
+    return from_arrays(tabular.read_arrays(path, channels_first), normalisation)
 
 
 @checked

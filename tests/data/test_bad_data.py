@@ -38,6 +38,7 @@ def as_nobody():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (dict(images=np.zeros((4, 1, 8, 9))), r"train images: shape \[4, 1, 8, 9\] is 1 high .*moveaxis"),
         (dict(images=np.zeros((4, 8, 8, 0))), r"train images: shape \(4, 8, 8, 0\), expected .*, none of them 0"),
         (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
         (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
@@ -139,17 +140,38 @@ def test_wrong_layouts(root, tmp_path):
     check("nowhere: there is no such folder", sources.folder, tmp_path / "nowhere")
     check("0.png: there is no such folder", sources.folder, next(root.rglob("*.png")).rename(tmp_path / "0.png"))
     (tmp_path / "empty" / "train").mkdir(parents=True)
+    check("empty: has train, expected train next to test or val, each with class", sources.folder, tmp_path / "empty")
+    (tmp_path / "empty" / "test").mkdir()
     check("train: no class folder in it; expected <class>/<image>", sources.folder, tmp_path / "empty")
     (tmp_path / "empty" / "train" / "ant").mkdir()
     check("train/ant: no image in this class folder; add some, or remove", sources.folder, tmp_path / "empty")
     save_classes(tmp_path / "untested" / "train", *draw(8, (8, 8, 3)))
-    check("train has no test, val, validation next to it", sources.folder, tmp_path / "untested")
+    check("untested: has train, expected train next to test or val", sources.folder, tmp_path / "untested")
     (root / "test" / "ant").rename(root / "test" / "eel")
     check(r"eel/\d+.png: class 'eel' is not among the 4 classes of training in .*add it there", sources.folder, root)
     save_classes(tmp_path / "pacs" / "photo", *draw(12, (8, 8, 3)))
-    check(
-        "ant: 3 images, of which 3 should be for the test; lower", sources.folder, tmp_path / "pacs", test_per_class=3
-    )
+    check("pacs: one class in all, 'photo'; .* with domains=True", sources.folder, tmp_path / "pacs")
+    check("data: with domains=True expected a folder for each domain", sources.folder, root, domains=True)
+    options = dict(domains=True, test_per_class=3)
+    check("ant: 3 images, of which 3 should be for the test; lower", sources.folder, tmp_path / "pacs", **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("train", "Training", "test"), "not clear what they are: Training, train; expected train, test and val"),
+        (("train", "test", "train_extra"), "not clear what they are: train_extra"),
+        (("train", "test-easy", "test-hard"), "not clear what they are: test-easy, test-hard"),
+        (("train_set", "test_set"), "not clear what they are: test_set, train_set"),
+        (("train", "val", "eval"), "not clear what they are: eval, val"),
+        (("test", "ant"), "has test, expected train next to test or val"),
+        (("val", "test"), "has test, val, expected train"),
+    ],
+)
+def test_folders_like_parts_that_are_not_understood(tmp_path, names, message):
+    for name in names:
+        save_classes(tmp_path / "data" / name, *draw(8, (8, 8, 3)))
+    check(message, sources.folder, tmp_path / "data")
 
 
 def test_wrong_options(root):

@@ -76,6 +76,10 @@ BY_DOMAIN = dict(domains=LABELS, test_domains=LABELS, domain_names=np.array(NAME
         (dict(images=IMAGES[:5]), r"uint8\[5, 8, 8, 3\] for 12 labels"),
         (dict(images=IMAGES[:0], labels=LABELS[:0]), "for 0 labels"),
         (dict(images=IMAGES[..., :0]), r"images are uint8\[12, 8, 8, 0\] for 12 labels of int64; expected uint8"),
+        (
+            dict(images=np.zeros((12, 3, 8, 8), np.uint8)),
+            r"images: shape \[12, 3, 8, 8\] is 3 high .*channels_first=True",
+        ),
         (dict(labels=np.eye(4, dtype=int)[LABELS]), "for 48 labels of int64; expected uint8"),
         (dict(labels=LABELS - 1), "training labels are -1 to 2 for 12 examples; correct them"),
         (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),

@@ -195,16 +195,37 @@ def test_a_client_per_domain():
 def test_a_file_of_indices(tmp_path):
     parts = partition.pathological(CLASSES, 4, 3)
     path = tmp_path / "parts.json"
-    for stored in ([part.tolist() for part in parts], {client: part.tolist() for client, part in enumerate(parts)}):
+    shuffled = {
+        client: parts[client].tolist() for client in (3, 0, 2, 1)
+    }  # 10 and 11 are before 2 where keys are sorted
+    for stored in ([part.tolist() for part in parts], shuffled):
         path.write_text(json.dumps(stored))
         for seed in (0, 1):
             read = partition.from_file(CLASSES, 4, str(path), seed)
             assert all(np.array_equal(a, b) for a, b in zip(read, parts, strict=True))
 
 
+def test_a_file_of_named_clients_and_of_repeated_rows(tmp_path):
+    path = tmp_path / "parts.json"
+    path.write_text('{"ward": [5, 1], "home": [2]}')
+    parts = partition.from_file(CLASSES, 2, path)
+    assert parts.names == ("ward", "home") and [part.tolist() for part in parts] == [[5, 1], [2]]
+    path.write_text("[[0, 1], [1, 2]]")
+    assert [part.tolist() for part in partition.from_file(CLASSES, 2, path, repeated=True)] == [[0, 1], [1, 2]]
+    path.write_text(json.dumps({str(client): [client] for client in sorted(range(12), key=str)}))
+    assert [part.tolist() for part in partition.from_file(CLASSES, 12, path)] == [[client] for client in range(12)]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('{"0": [0], "2": [1]}', "keys 0, 2: expected the clients' numbers 0 to 1, each once"),
+        ('{"1": [0], "01": [1]}', "keys 1, 01: expected the clients' numbers 0 to 1"),
+        ('{"0": [0], "ward": [1]}', "keys 0, ward: expected"),
+        ('{"-1": [0], "0": [1]}', "keys -1, 0: expected"),
+        ('{"0": [0], "0": [1]}', "key '0' is there more than once"),
+        ('{"ward": [0], "home": []}', "client home: expected a list of at least one row"),
+        ("[[0, 1], [true]]", "client 1: expected a list of at least one row"),
         ("[[0, 1], [1, 2]]", "row 1 is listed more than once"),
         ("[[0, 1], [2, 1000]]", "rows 0 to 1000 are not all among the 1000 examples"),
         ("[[0, 1], []]", "client 1: expected a list of at least one row"),

@@ -1,11 +1,17 @@
 """Folders, Parquet and npz files on small data made here: real readers, and the same pixels back."""
 
+import importlib
+import json
+import re
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
 from small_data import NAMES, assert_same_examples, draw, save_classes, save_image, save_parquet
 
-from fedjax_collapse import UserError, partition, sources
+from experiments.config.plain_values import plain
+from fedjax_collapse import Federation, UserError, partition, sources
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +22,7 @@ def cache(tmp_path, monkeypatch):
 def test_folder_with_train_and_test(tmp_path):
     train, test = draw(16, (9, 7, 3)), draw(8, (9, 7, 3), seed=1)
     save_classes(tmp_path / "data" / "train", *train)
-    save_classes(tmp_path / "data" / "val", *test)
+    save_classes(tmp_path / "data" / "test", *test)
     source = sources.folder(str(tmp_path / "data"), normalisation="imagenet")
     assert_same_examples(source.images, source.labels, *train)
     assert_same_examples(source.test_images, source.test_labels, *test)
@@ -46,13 +52,84 @@ def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mo
     if mode == "P":
         image.putpalette([value for entry in range(256) for value in (entry, 2 * entry % 256, 3 * entry % 256)])
         options["transparency"] = bytes(range(256))
-    for part in ("train", "test"):
-        (tmp_path / "data" / part / "ant").mkdir(parents=True)
-        image.save(tmp_path / "data" / part / "ant" / f"0.{'tif' if mode in ('I', 'CMYK') else 'png'}", **options)
+    for folder in ("train/ant", "train/bee", "test/ant"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        image.save(tmp_path / "data" / folder / f"0.{'tif' if mode in ('I', 'CMYK') else 'png'}", **options)
     source = sources.folder(str(tmp_path / "data"), channels=0)
-    assert source.images.shape == (1, 8, 8, len(expected)) and np.all(source.images == expected)
+    assert source.images.shape == (2, 8, 8, len(expected)) and np.all(source.images == expected)
     colours = sources.folder(str(tmp_path / "data")).images
-    assert colours.shape == (1, 8, 8, 3) and np.all(colours == expected)
+    assert colours.shape == (2, 8, 8, 3) and np.all(colours == expected)
+
+
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid")])
+def test_names_of_parts_are_known_in_any_capitals(tmp_path, train, test):
+    """And a class that is named like a part stays a class inside one."""
+    examples, tested = draw(16, (8, 8, 3)), draw(8, (8, 8, 3), seed=1)
+    save_classes(tmp_path / "data" / train, *examples)
+    save_classes(tmp_path / "data" / test, *tested)
+    for part in (train, test):
+        (tmp_path / "data" / part / "ant").rename(tmp_path / "data" / part / "test")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        source = sources.folder(tmp_path / "data")
+    assert source.class_names == ("bee", "cat", "dog", "test")
+    assert (len(source.images), len(source.test_images)) == (16, 8)
+    lines = [str(warning.message) for warning in said]
+    assert lines == [f"{tmp_path / 'data'}: there is no test part; the test part is valid"] * (test == "valid")
+
+
+def test_a_validation_part_beside_a_test_part(tmp_path):
+    examples = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "val"))}
+    for name, of_part in examples.items():
+        save_classes(tmp_path / "data" / name, *of_part)
+    with pytest.warns(UserWarning, match="val: not used, as there are training and test parts; data.validation=test"):
+        unused = sources.folder(tmp_path / "data")
+    assert_same_examples(unused.test_images, unused.test_labels, *examples["test"])
+    tested, trained = (sources.folder(tmp_path / "data", validation=use) for use in ("test", "train"))
+    assert_same_examples(tested.test_images, tested.test_labels, *examples["val"])
+    assert_same_examples(tested.images, tested.labels, *examples["train"])
+    both = map(np.concatenate, zip(examples["train"], examples["val"], strict=True))
+    assert_same_examples(trained.images, trained.labels, *both)
+    assert_same_examples(trained.test_images, trained.test_labels, *examples["test"])
+
+
+def test_class_folders_may_have_subfolders(tmp_path):
+    """As torchvision reads them: the class is the first folder, whatever is below."""
+    for name, year in (("cat", "2023"), ("cat", "2024"), ("dog", "2024")):
+        for row, image in enumerate(draw(5, (8, 8, 3))[0]):
+            save_image(tmp_path / "data" / name / year / f"{row}.png", image)
+    source = sources.folder(tmp_path / "data", test_fraction=0.2)
+    assert source.class_names == ("cat", "dog") and source.domains is None
+    assert np.bincount(source.labels).tolist() == [8, 4] and np.bincount(source.test_labels).tolist() == [2, 1]
+
+
+def test_channels_first_as_pytorch_has_them(tmp_path):
+    """By an option; what is ambiguous has its channels last."""
+    images, labels = draw(8, (6, 7, 3))
+    first = np.moveaxis(images, -1, 1)
+    np.savez(tmp_path / "data.npz", images=first, labels=labels, test_images=first, test_labels=labels)
+    np.testing.assert_array_equal(sources.npz(tmp_path / "data.npz", channels_first=True).images, images)
+    parts = partition.iid(labels, 2)
+    with pytest.raises(UserError, match=r"train images: .*channels_first=True"):
+        Federation.from_arrays(first, labels, parts, first, labels)
+    made = Federation.from_arrays(first, labels, parts, first, labels, channels_first=True)
+    np.testing.assert_array_equal(made.test.inputs, images)
+    for shape in ((8, 3, 3, 3), (8, 3, 32, 3), (8, 1, 1, 50), (8, 3, 32, 4)):
+        kept = np.zeros(shape, np.uint8)
+        assert Federation.from_arrays(kept, labels, parts, kept, labels).input_shape == shape[1:]
+
+
+def test_the_configs_of_data_with_domains_say_so():
+    """Of the folders of papers, all but Tiny-ImageNet have domains."""
+    found = {}
+    for file, arg in (("feduv.table4", "full"), ("feddecorr.table3", "full"), ("adapters.vit_tables", "lora_fair")):
+        config = importlib.import_module(f"experiments.configs.{file}").get_config(arg)
+        text = json.dumps(plain(config), default=str)
+        for data in re.findall(r'\{[^{}]*"source": "folder:[^{}]*\}', text):
+            data = json.loads(data)
+            found[data["source"]] = data.get("domains", False)
+    assert found.pop("folder:tiny-imagenet-200", False) is False and all(found.values())
+    assert {*found} == {"folder:PACS", "folder:HAM10000", "folder:OfficeHome", "folder:office", "folder:NICO++"}
 
 
 def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):
@@ -104,16 +181,16 @@ def test_domains_of_classes_without_a_split(tmp_path):
     """PACS' layout: a fixed number of every class and domain is held out, by the seed."""
     for domain, seed in (("art", 0), ("photo", 1)):
         save_classes(tmp_path / "data" / domain, *draw(20, (8, 8, 3), seed))
-    source = sources.folder(str(tmp_path / "data"), test_per_class=2)
+    source = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2)
     assert source.domain_names == ("art", "photo")
     assert source.domains.tolist() == [0] * 12 + [1] * 12 and source.test_domains.tolist() == [0] * 8 + [1] * 8
     assert np.all(np.bincount(source.test_labels[source.test_domains == 1]) == 2)
     images = [draw(20, (8, 8, 3), seed)[0] for seed in (0, 1)]
     every = np.concatenate([source.images, source.test_images])
     assert sorted(image.tobytes() for image in every) == sorted(image.tobytes() for image in np.concatenate(images))
-    other = sources.folder(str(tmp_path / "data"), test_per_class=2, seed=1)
+    other = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2, seed=1)
     assert not np.array_equal(other.images, source.images)
-    fraction = sources.folder(str(tmp_path / "data"), test_fraction=0.4)
+    fraction = sources.folder(str(tmp_path / "data"), domains=True, test_fraction=0.4)
     assert len(fraction.test_images) == 16
 
 

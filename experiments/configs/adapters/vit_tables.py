@@ -51,7 +51,10 @@ STUDIES = {
             flora=dict(methods=dict(flora=dict())),
             lora_fair=dict(methods=dict(lora_fair=dict(objective="cosine"))),  # paper, whose strength is 0.01
         ),
-        settings={"domainnet": dict(data=DOMAINNET), "nico": dict(data=dict(source="folder:NICO++", image_size=224))},
+        settings={
+            "domainnet": dict(data=DOMAINNET),
+            "nico": dict(data=dict(source="folder:NICO++", domains=True, image_size=224)),
+        },
     ),
     "fed_hello": dict(
         clients=100,  # released code, as all of these but the ranks of hetlora and flexlora, which are our choice

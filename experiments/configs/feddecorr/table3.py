@@ -47,7 +47,7 @@ def arms() -> dict:
 
 OFFICE = dict(
     clients=4,  # paper: one for each domain
-    data=dict(source="folder:office", image_size=256),
+    data=dict(source="folder:office", domains=True, image_size=256),
     partition=dict(name="domain", truncation=0.5),  # released code (FedBN): of the smallest domain
 )
 DOMAINNET = dict(

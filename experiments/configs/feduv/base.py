@@ -80,7 +80,7 @@ def data_sets(*names: str) -> dict[str, dict]:
     cnn = dict(name="feduv_cnn", projector="feduv")  # released code: the projector is there for all methods
     resnet18 = dict(name="resnet18", strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
     resnet50 = dict(name="resnet50", stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
-    small = dict(image_size=96, normalisation="half")  # paper; our choice
+    small = dict(domains=True, image_size=96, normalisation="half")  # paper; our choice
     rows = dict(  # rounds (paper), network, data, augmentation
         stl10=(100, cnn, dict(source="tfds:stl10", normalisation="half"), "feduv_stl10"),
         cifar100=(60, resnet18, dict(source="tfds:cifar100", normalisation="cifar100"), "feduv_cifar100"),

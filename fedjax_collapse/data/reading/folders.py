@@ -1,6 +1,8 @@
 """Image folders: the class, domain and part of each file."""
 
 import os
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +16,46 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 _NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has bounding boxes next to its images
 ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
-_TEST_FOLDERS = ("test", "val", "validation")
+PARTS = {  # names of folders, in any capitals
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "validation"),
+}
+_LIKE_A_PART = re.compile(f"(?:{'|'.join(PARTS)})[^a-z]", re.IGNORECASE)  # such as train_extra
+VALIDATION = ("unused", "test", "train")  # what becomes of a validation part next to a test part
 
 
-def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int) -> Listing:
+def list_folder(
+    path: str | Path, domains: bool, validation: str, test_fraction: float, test_per_class: int, seed: int
+) -> Listing:
     """Lists the images below a folder, in one of these layouts:
 
-    * ``train/<class>/*`` next to ``test``, ``val`` or ``validation``;
+    * ``train/<class>/*`` next to ``test/<class>/*``, also training, testing, in any capitals. A part for validation
+      (valid, validation, val, dev, eval) is the test part if there is no other; else a warning says that it is not
+      used, or with ``validation`` it is used as ``test`` part, or added to ``train``;
     * Tiny-ImageNet's, where ``val/val_annotations.txt`` has the classes of ``val/images``;
     * ``<class>/*``, where a random part of each class becomes the test set: ``test_per_class`` images, or a
       ``test_fraction`` if that is 0;
-    * any of these below one folder per domain.
+    * if ``domains``, any of these below one folder per domain.
 
-    A class folder may have subfolders. Hidden files, and notes (``.txt``, ``.csv``, ``.json``, ...) next to the images,
-    are ignored.
+    A class folder may have subfolders, and any name inside a part. Hidden files, and notes (``.txt``, ``.csv``,
+    ``.json``, ...) next to the images, are ignored.
 
     Raises:
         UserError: if the folder does not exist or cannot be listed, if a class folder has no image or a file that is
-            not an image, if there is no test part next to ``train``, or if training lacks a class of the test part.
+            not an image, if folders are named like parts but it is not clear which they are, if there is one class in
+            all, or if training lacks a class of the test part.
     """
     root = Path(path)
     if not os.path.isdir(root):  # also False without permission, where pathlib raises
         raise UserError(f"{path}: there is no such folder; give one of class folders, or with train and test")
-    is_split = (root / "train").is_dir()
-    children = folders_in(root)
-    with_domains = not is_split and bool(children) and all(map(folders_in, children))
-    roots = children if with_domains else [root]
+    roots = folders_in(root) if domains else [root]
+    if domains and (not roots or _parts_in(root)):
+        raise UserError(
+            f"{path}: with domains=True expected a folder for each domain, with class folders or parts in it"
+        )
     rng = np.random.default_rng(seed)
-    parts = [_parts(each, test_fraction, test_per_class, rng) for each in roots]
+    parts = [_parts(each, validation, test_fraction, test_per_class, rng) for each in roots]
     names = sorted({name for train, _ in parts for name, _ in train})
     labels = {name: label for label, name in enumerate(names)}
     for (_, test), each in zip(parts, roots, strict=True):
@@ -51,6 +65,11 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
                     f"{file}: class {name!r} is not among the {len(names)} classes of training in {each}; "
                     f"add it there, or remove it here"
                 )
+    if len(names) < 2:
+        raise UserError(
+            f"{path}: one class in all, {names[0]!r}; expected a folder for each class, or with domains=True for each "
+            "domain, with class folders in it"
+        )
     train, test = (
         [
             Encoded(file, str(file), labels[name], domain)
@@ -59,7 +78,7 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
         ]
         for part in (0, 1)
     )
-    return Listing(train, test, names, [each.name for each in roots] if with_domains else ())
+    return Listing(train, test, names, [each.name for each in roots] if domains else ())
 
 
 def list_isic2019(path: str, split_file: str) -> Listing:
@@ -79,20 +98,53 @@ def list_isic2019(path: str, split_file: str) -> Listing:
     return Listing(*parts, ISIC2019_CLASSES, ISIC2019_CENTRES)
 
 
-def _parts(root, test_fraction, test_per_class, rng):
+def _parts(root, validation, test_fraction, test_per_class, rng):
     """Returns (class, file) of all training images, and of all test images."""
-    if not (root / "train").is_dir():
+    found = _parts_in(root)
+    if not found:
         return _divide(_images_of_classes(root), test_fraction, test_per_class, rng)
-    train = _images_of_classes(root / "train")
-    annotations = root / "val" / "val_annotations.txt"
-    if annotations.is_file():
-        return train, _read_annotations(annotations)
-    for name in _TEST_FOLDERS:
-        if (root / name).is_dir():
-            return train, _images_of_classes(root / name)
-    raise UserError(
-        f"{root}: train has no {', '.join(_TEST_FOLDERS)} next to it; expected one of them, with class folders"
-    )
+    held_out = found.get("validation")
+    annotations = held_out / "val_annotations.txt" if held_out else root
+    if "train" in found and annotations.is_file():
+        return _images_of_classes(found["train"]), _read_annotations(annotations)
+    if "train" not in found or len(found) < 2:
+        there = ", ".join(folder.name for folder in found.values())
+        raise UserError(
+            f"{root}: has {there}, expected train next to test or val, each with class folders; complete it, or rename "
+            "a class of that name"
+        )
+    parts = {kind: _images_of_classes(found[kind]) for kind in ("train", "test", "validation") if kind in found}
+    train, held_out = parts["train"], parts.get("validation", [])
+    if "test" not in parts or (held_out and validation == "test"):
+        if "test" not in parts:
+            warnings.warn(f"{root}: there is no test part; the test part is {found['validation'].name}", stacklevel=2)
+        return train, held_out
+    if held_out and validation == "unused":
+        warnings.warn(
+            f"{found['validation']}: not used, as there are training and test parts; data.validation=test or train "
+            "takes it as one, or adds it to training",
+            stacklevel=2,
+        )
+    return train + held_out * (validation == "train"), parts["test"]
+
+
+def _parts_in(root):
+    """Returns the folders of parts in a folder, by train, test and validation; empty if it has none."""
+    found, others = {}, []
+    for folder in folders_in(root):
+        kind = PARTS.get(folder.name.lower())
+        if kind:
+            found.setdefault(kind, []).append(folder)
+        elif _LIKE_A_PART.match(folder.name):
+            others.append(folder)
+    unclear = [folder for folders in found.values() if len(folders) > 1 for folder in folders]
+    if unclear or (others and len(found) + len(others) > 1):
+        names = ", ".join(sorted(folder.name for folder in {*unclear, *others}))
+        raise UserError(
+            f"{root}: folders named like parts, of which it is not clear what they are: {names}; expected train, test "
+            "and val, or some of them; rename, merge or remove these"
+        )
+    return {kind: folder for kind, (folder,) in found.items()}
 
 
 def _read_annotations(path):

@@ -1,7 +1,9 @@
 """Partitions from files: example indices, and the split file of FLamby's ISIC2019."""
 
 import csv
+import functools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,31 +12,66 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import check_is_file
 
 
-def read_indices(path: str, num_examples: int) -> list[np.ndarray]:
-    """Reads the rows of each client from a JSON list (or object) with one list of rows per client.
+class NamedParts(list):
+    """The rows of each client, with the clients' ``names``."""
+
+    names: tuple[str, ...] = ()
+
+
+def read_indices(path: str, num_examples: int, repeated: bool = False) -> list[np.ndarray]:
+    """Reads the rows of each client from a JSON list, or object, with one list of rows per client.
+
+    The keys of an object are the numbers of the clients, from 0, in any order, or names, in the order of the file.
 
     Raises:
-        UserError: if there is no such file, if it is not such a list, or if a row is out of range or listed twice.
+        UserError: if there is no such file, if it is not such a list, if a key is there twice or keys are numbers but
+            not 0 to the number of clients less 1, if a row is out of range, or, unless ``repeated``, listed twice.
     """
     content = _read(path)
     try:
-        stored = json.loads(content)
+        stored = json.loads(content, object_pairs_hook=functools.partial(_by_key, path))
+        names = tuple(stored) if isinstance(stored, dict) else ()
         stored = list(stored.values()) if isinstance(stored, dict) else stored
-        parts = [np.array(rows) for rows in stored]
+        parts = NamedParts(np.array(rows) for rows in stored)
+    except UserError:
+        raise
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: expected a JSON list with one list of rows per client ({error})") from None
-    for client, rows in enumerate(parts):
+    for client, rows in zip(names or range(len(parts)), parts, strict=True):
         if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
-            raise UserError(f"{path}: client {client}: expected a list of at least one row, got {stored[client]!r:.60}")
+            raise UserError(f"{path}: client {client}: expected a list of at least one row, got {rows.tolist()!r:.60}")
+    if any(_is_number(name) for name in names):
+        numbers = [int(name) if _is_number(name) else -1 for name in names]
+        if sorted(numbers) != list(range(len(parts))):
+            raise UserError(
+                f"{path}: keys {', '.join(names)[:60]}: expected the clients' numbers 0 to {len(parts) - 1}, each "
+                "once, or names that are no numbers"
+            )
+        parts = NamedParts(parts[i] for i in np.argsort(numbers))
+    else:
+        parts.names = names
     every = np.concatenate(parts) if parts else np.zeros(0, int)
     if len(every) and (every.min() < 0 or every.max() >= num_examples):
         raise UserError(
             f"{path}: rows {every.min()} to {every.max()} are not all among the {num_examples} examples; the file "
             f"belongs to other data"
         )
-    if len(twice := np.flatnonzero(np.bincount(every) > 1)):
-        raise UserError(f"{path}: row {twice[0]} is listed more than once; every example has at most one owner")
+    if not repeated and len(twice := np.flatnonzero(np.bincount(every) > 1)):
+        raise UserError(f"{path}: row {twice[0]} is listed more than once; partition.repeated=True allows it")
     return parts
+
+
+def _by_key(path, pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise UserError(f"{path}: key {twice!r} is there more than once; expected each client once")
+    return found
+
+
+def _is_number(key):
+    return re.fullmatch(r"-?\d+", key, re.ASCII) is not None
 
 
 def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarray]:

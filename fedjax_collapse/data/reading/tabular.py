@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.arrays import channels_last
 from fedjax_collapse.data.reading.listings import check_is_file
 
 _DOMAINS = ("domains", "test_domains", "domain_names")
@@ -22,14 +23,17 @@ _FEATURES = (("features", "labels", "test_features", "test_labels"),)
 _OWNERS = ("owners", "test_owners")
 
 
-def read_arrays(path: str) -> dict[str, np.ndarray]:
+def read_arrays(path: str | Path, channels_first: bool = False) -> dict[str, np.ndarray]:
     """Reads the fields of ``Source`` from an ``npz`` file of images; domains and names are optional.
 
     Raises:
-        UserError: if the file cannot be read, if it lacks arrays of the known names, types and shapes, or if a label
-            has no class.
+        UserError: if the file cannot be read, if it lacks arrays of the known names, types and shapes, if images have
+            their channels first but not ``channels_first``, or if a label has no class.
     """
-    return _checked(path, "images", *_load_arrays(path, _ARRAYS, ("class_names", *_DOMAINS)))
+    keys, arrays = _load_arrays(path, _ARRAYS, ("class_names", *_DOMAINS))
+    for key in keys[::2]:
+        arrays[key] = channels_last(f"{path}: {key}", arrays[key], channels_first)
+    return _checked(path, "images", keys, arrays)
 
 
 def read_features(path: str) -> dict[str, np.ndarray]:

@@ -69,6 +69,10 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
     assert "<svg" in (tmp_path / "out" / "partition.svg").read_text()
     config.partition = dict(name="from_file", path=str(tmp_path / "out" / "indices.json"))
     np.testing.assert_array_equal(build.federations(plain(config), [0])[0].class_counts(), counts)
+    indices = json.loads((tmp_path / "out" / "indices.json").read_text())
+    (tmp_path / "named.json").write_text(json.dumps({f"ward {i}": rows for i, rows in enumerate(indices)}))
+    config.partition.path = str(tmp_path / "named.json")
+    assert build.federations(plain(config), [0])[0].client_names == tuple(f"ward {i}" for i in range(6))
 
 
 def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
