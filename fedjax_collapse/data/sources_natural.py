@@ -288,7 +288,7 @@ def texts(
     vocabulary_size: Count = 10_000,
     length: Natural = 0,
 ) -> Source:
-    """Texts in a csv file or in a folder of Parquet, Arrow or csv files, in the layout of ``parquet``.
+    """Texts in a csv, tsv or jsonl file, or in a folder of such, Parquet or Arrow files, in the layout of ``parquet``.
 
     A text is classified (Sentiment140), its words are predicted (``next_word``), or the text is one of LEAF's windows
     of Shakespeare and the label the character after it (``next_character``, which is classified: 80 classes).

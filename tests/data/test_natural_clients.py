@@ -249,6 +249,9 @@ def test_csv_with_files(tmp_path):
     save_image(tmp_path / "data" / "abc1.png", images[0])
     landmarks(tmp_path / "data", ["a,abc1,cat"] * 3 + ["b,abc1,ant"] * 4)
     source = sources.csv(file, test_fraction=0.5)  # images beside it
+    tabbed = file.with_suffix(".tsv")  # with a byte-order mark, as spreadsheets write it
+    tabbed.write_text(file.read_text().replace(",", "\t"), encoding="utf-8-sig")
+    assert sources.csv(tabbed, test_fraction=0.5).labels.tolist() == source.labels.tolist()
     assert source.class_names == ("ant", "cat") and source.pooled().owners.tolist().count(0) == 3
     assert np.bincount(source.test_owners).tolist() == [1, 2]
 
@@ -274,12 +277,16 @@ def test_wrong_csv_files(tmp_path):
         (["1,a"], "train.csv, line 2: expected 3 values, none of image_id, class, user_id empty"),
         (["1,a,0,7"], "train.csv, line 2: expected 3 values"),
         (["1,,0"], "train.csv, line 2: expected 3 values"),
+        (["1,a, "], "train.csv, line 2: the label is empty, expected a class"),
+        (["1,a,-1"], "train.csv, line 2: label -1, expected a class from 0 or a name"),
         (["1,a,7"], "training labels are 7 to 7 for 1 examples"),
         (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none of any"),
         (['1,"a,0'], "train.csv: cannot be read as csv .unexpected end of data"),
     ):
         landmarks(tmp_path / "data", lines)
         check(message, sources.csv, file)
+    file.write_text("user_id,image_id,class,class\n1,a,0,1\n")
+    check("train.csv: more than one column 'class'; rename or remove", sources.csv, file)
     file.write_bytes(b"user_id,image_id,class\n1,\xff,0\n")
     check("train.csv: cannot be read as csv .*invalid start byte", sources.csv, file)
     landmarks(tmp_path / "data", ["1,a,0"])

@@ -14,7 +14,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide_by_client
 from fedjax_collapse.data.reading.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import check_is_file, files_below
-from fedjax_collapse.data.reading.tabular import numbered
+from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
 
 
 class TextColumns(NamedTuple):
@@ -61,13 +61,15 @@ def _read(path, columns: TextColumns, find: Callable[[str, str], Path], needs_cl
     """Returns (place, file, class, client) of every line."""
     check_is_file(path)
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+        with open(path, encoding="utf-8-sig", newline="") as file:  # without a byte-order mark
+            is_tabbed = Path(path).suffix.lower() == ".tsv"
+            reader = csv.DictReader(file, strict=True, delimiter="\t" if is_tabbed else ",")
             existing = reader.fieldnames or ()
             lines = [(f"{path}, line {reader.line_num}", line) for line in reader]
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be read as csv ({reason}); fetch or write it again") from None
+    check_columns(path, existing)
     for key, name in columns._asdict().items():
         if name not in existing and (key != "client" or needs_client):
             raise UserError(f"{path}: no column {name!r} among {', '.join(existing)}; set data.{key}_column")
@@ -77,6 +79,7 @@ def _read(path, columns: TextColumns, find: Callable[[str, str], Path], needs_cl
     for where, line in lines:
         if None in line or not all(line[name] for name in wanted):
             raise UserError(f"{where}: expected {len(existing)} values, none of {', '.join(wanted)} empty")
+        check_class(where, line[columns.label])
     return [
         (where, find(line[columns.image], where), line[columns.label], line.get(columns.client))
         for where, line in lines

@@ -1,5 +1,6 @@
 """Images or features in an ``npz`` file, and names of classes for data without names."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,6 +67,23 @@ def numbered(path: str | Path, labels: Sequence[int] | np.ndarray) -> list[str]:
             f"correct them to classes counted from 0"
         )
     return list(map(str, range(1 + labels.max(initial=-1))))
+
+
+def check_columns(path: str | Path, names: Sequence[str]) -> None:
+    """Raises UserError if two columns of a table have one name, as only one of them would be read."""
+    twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    if twice:
+        raise UserError(f"{path}: more than one column {twice[0]!r}; rename or remove all but one")
+
+
+def check_class(where: str, label: object) -> None:
+    """Raises UserError if a label is empty or a negative number, which tables have where a class is not known."""
+    if not str(label).strip():
+        raise UserError(f"{where}: the label is empty, expected a class; add it, or remove the row")
+    if re.fullmatch(r"-\d+", str(label).strip()):
+        raise UserError(
+            f"{where}: label {str(label).strip()}, expected a class from 0 or a name; correct it, or remove the row"
+        )
 
 
 def _checked(path, what, keys, arrays):

@@ -1,8 +1,9 @@
-"""Texts in tables: Parquet and Arrow files of Hugging Face, and csv files; with classes, and clients in a column.
+"""Texts in tables: Parquet and Arrow files of Hugging Face, csv, tsv and jsonl files; with classes and clients.
 
 Sentiment140 (``text``, ``sentiment``, ``user``) and Shakespeare in LEAF's windows (``x``, ``y``, ``character_id``).
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from fedjax_collapse.data import text
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.hugging_face import find_files, open_arrow, reading_table
 from fedjax_collapse.data.reading.natural_clients import held_out, number_clients
+from fedjax_collapse.data.reading.tabular import check_class, check_columns
 
-_KINDS = ("Parquet", "Arrow", "CSV")
+_IN_ONE_FILE = ("CSV", "TSV", "JSONL")
+_KINDS = ("Parquet", "Arrow", *_IN_ONE_FILE)
 _USUAL = {"text": ("text", "x", "tokens"), "label": ("label", "sentiment", "y")}
 
 
@@ -39,12 +42,12 @@ class Reading(NamedTuple):
 
 
 def read_texts(path: str | Path, columns: TextColumns, reading: Reading, test_fraction: float, seed: int) -> Arrays:
-    """Reads the fields of ``Source`` of a csv file, or of the tables in a folder.
+    """Reads the fields of ``Source`` of a csv, tsv or jsonl file, or of the tables in a folder.
 
     Raises:
         UserError: a file, column, text, label or client is not as expected; the message names it.
     """
-    train, test = _read_parts(Path(path), columns, reading.task != "next_word")
+    train, test = _read_parts(Path(path), columns, reading.task)
     if test is None:
         train, test = _divided(path, train, test_fraction, seed)
     names = tuple(text.LETTERS) if reading.task == "next_character" else reading.classes
@@ -77,31 +80,32 @@ class _Part(NamedTuple):
         return _Part(*(list(itertools.compress(values, mask)) for values in self))
 
 
-def _read_parts(path, columns, has_classes):
+def _read_parts(path, columns, task):
     """Returns the training and the test part; None for the latter if there is none."""
-    if path.suffix.lower() == ".csv":
-        return _read([path], "CSV", columns, has_classes), None
+    if (kind := path.suffix[1:].upper()) in _IN_ONE_FILE:
+        return _read([path], kind, columns, task), None
     kind = next((kind for kind in _KINDS if any(path.rglob(f"*.{kind.lower()}"))), _KINDS[0])
     train, test = find_files(path, kind, needs_test=not columns.client)
-    return _read(train, kind, columns, has_classes), _read(test, kind, columns, has_classes) if test else None
+    return _read(train, kind, columns, task), _read(test, kind, columns, task) if test else None
 
 
-def _read(files, kind, columns, has_classes):
-    parts = [_read_file(file, kind, columns, has_classes) for file in files]
+def _read(files, kind, columns, task):
+    parts = [_read_file(file, kind, columns, task) for file in files]
     part = _Part(*(list(itertools.chain.from_iterable(each)) for each in zip(*parts, strict=True)))
     if not part.texts:
         raise UserError(f"{files[0]}: it has no rows; expected at least one text, fetch or write it again")
     return part
 
 
-def _read_file(file, kind, columns, has_classes):
+def _read_file(file, kind, columns, task):
     with reading_table(file, kind):
         table = _TABLES[kind](file)
+    check_columns(file, table.column_names)
     found = {}
     for key, name in columns._asdict().items():
         usual = (each for each in _USUAL.get(key, ()) if each in table.column_names)
         chosen = name or next(usual, _USUAL.get(key, ("",))[0])
-        if not chosen or (key == "label" and not has_classes):
+        if not chosen or (key == "label" and task == "next_word"):
             found[key] = []
         elif chosen not in table.column_names:
             known = ", ".join(table.column_names)
@@ -113,6 +117,8 @@ def _read_file(file, kind, columns, has_classes):
             if not isinstance(value, expected):
                 what = "a text" if key == "text" else "a text or an integer"
                 raise UserError(f"{file}: row {row} has {value!r:.40} in {chosen!r}, expected {what}; correct it")
+            if key == "label" and task == "classification":
+                check_class(f"{file}: row {row}", value)
     return _Part(found["text"], found["label"], found["client"])
 
 
@@ -122,19 +128,32 @@ def _parquet(file):
     return pyarrow.parquet.read_table(file, partitioning=None)
 
 
-def _csv(file):
+def _csv(file, delimiter=","):
     """Reads all values as texts, also those that look like numbers or like nothing."""
     import pyarrow
     import pyarrow.csv
 
-    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
     with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
         names = stream.schema.names
+    check_columns(file, names)
     options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
     return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
 
 
-_TABLES = {"Parquet": _parquet, "Arrow": open_arrow, "CSV": _csv}
+def _jsonl(file):
+    import pyarrow.json
+
+    return pyarrow.json.read_json(file)
+
+
+_TABLES = {
+    "Parquet": _parquet,
+    "Arrow": open_arrow,
+    "CSV": _csv,
+    "TSV": functools.partial(_csv, delimiter="\t"),
+    "JSONL": _jsonl,
+}
 
 
 def _divided(path, part, test_fraction, seed):
