@@ -265,6 +265,11 @@ class Federation(NamedTuple):
         train, test = (Examples(*arrays, *constants, pad=pad) for arrays in parts)
         return cls(train, stored, test, store.class_names, task=task)
 
+    def __repr__(self) -> str:
+        train, test, kind = len(self.train.labels), len(self.test.labels), list(self.input_shape)
+        of_classes = f", {self.num_classes} classes" if self.class_names else ""
+        return f"Federation({self.num_clients} clients, {train} training and {test} test examples {kind}{of_classes})"
+
     @property
     def num_clients(self) -> int:
         return len(self.ownership.sizes)

@@ -62,6 +62,9 @@ class Model:
             network = f"network {type(self.module).__name__}"
             user_code.check_signature(network, self.module.__call__, "inputs", "mask", by_name=["train"])
         object.__setattr__(self, "input_shape", tuple(map(int, self.input_shape)))
+        values = {field.name: getattr(self.module, field.name, None) for field in dataclasses.fields(self.module)}
+        if lists := {name: _as_tuple(value) for name, value in values.items() if isinstance(value, list)}:
+            object.__setattr__(self, "module", self.module.clone(**lists))  # a list has no hash
         if not self.input_shape:
             raise UserError("Model: input_shape () is empty, expected the shape of one example, such as (32, 32, 3)")
         if not _is_real(self.input_dtype):
@@ -222,6 +225,10 @@ def _type_of(leaf):
     if isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
         return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
     return "not there" if leaf is None else f"of type {type(leaf).__name__}"
+
+
+def _as_tuple(value):
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _is_real(dtype):

@@ -39,6 +39,10 @@ class LoadedRun(NamedTuple):
     config: Mapping[str, Any]  # all values of its arm in its setting
     local: LocalModels  # after the training of a round, before the server's step: run.local[round][client]
 
+    def __repr__(self) -> str:
+        network, methods = type(self.model.module).__name__, ", ".join(self.algorithm.methods) or "no methods"
+        return f"LoadedRun({network} after round {int(self.state.round)} with {methods}; {self.federation})"
+
     def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
         """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
 

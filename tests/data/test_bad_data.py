@@ -116,6 +116,7 @@ def test_arrays_that_stay_what_they_are():
         made = Federation.from_arrays(of(images), labels, [[0, 1], [2, 3]], of(images), labels, class_names=names)
         assert made.train.inputs.dtype == np.float32 and made.num_classes == 20_001
         np.testing.assert_array_equal(made.train.inputs[..., 0], images)
+    assert str(made) == "Federation(2 clients, 4 training and 4 test examples [8, 8, 1], 20001 classes)"
     bits = Federation.from_inputs(
         images > 99, labels, np.array([[0, 1], [2, 3]]), images > 99, labels, capacity=np.int64(4)
     )

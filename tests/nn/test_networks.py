@@ -186,6 +186,11 @@ def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
     assert 0 < mask.sum() < len(mask)
 
 
+def test_options_may_be_lists():
+    made, same = (Model(nn.SmallCNN(4, channels=channels), (8, 8, 1)) for channels in ([5, 8], (5, 8)))
+    assert made == same and hash(made) == hash(same) and made.module.channels == (5, 8)
+
+
 def test_features_of_length_zero_have_a_finite_gradient():
     module, batch = nn.MLP(2, hidden=(3,), normalize_features=True), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
     silent = jax.tree.map(jnp.zeros_like, module.init(jax.random.key(0), *batch, train=False))

@@ -117,6 +117,8 @@ def test_trusted_code_runs(place):
     with pytest.raises(UserError, match=r"of_load:in_turn \(from .*of_load.py\); load_run"):
         load_run("study/own/seed0")
     run = load_run("study/own/seed0", trust=True)
+    shown = f"{run}\n{run.federation}".splitlines()
+    assert len(shown) == 2 and shown[0].startswith("LoadedRun(") and shown[0].endswith(f"; {shown[1]})")
     test = run.federation.test
     accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
     rows = (place / "study" / "own" / "seed0" / "metrics.jsonl").read_text().splitlines()
