@@ -75,4 +75,4 @@ def call_loss(what: str, function: Callable, *arguments: Any) -> jax.Array:
     if not is_real or jnp.ndim(loss):
         got = f"{loss.dtype}{list(loss.shape)}" if isinstance(loss, jax.Array) else type(loss).__name__
         raise UserError(f"{what}: it returned {got}, expected one float, the mean over the batch")
-    return loss
+    return jnp.asarray(loss)

@@ -18,6 +18,7 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA, adapted
+from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
 
@@ -132,6 +133,8 @@ class Model:
     ) -> tuple[Outputs, PyTree]:
         """Returns outputs and new running statistics (unchanged unless ``train``); without a key there is no dropout.
 
+        Outputs have at least 32 bits, whatever the module computes in.
+
         With ``levels``, outputs include what the module has sown in the collection of that name.
 
         Raises:
@@ -148,6 +151,7 @@ class Model:
             )
         if LEVELS in updated:
             outputs = outputs._replace(levels=tuple(jax.tree.leaves(updated[LEVELS])))
+        outputs = jax.tree.map(_of_32_bits, outputs)
         if batch.places is not None and not chosen:
             outputs = jax.tree.map(lambda rows: rows_at(rows, batch.places), outputs)
         return outputs, updated.get("batch_stats", variables.batch_stats)
@@ -225,6 +229,11 @@ def _type_of(leaf):
     if isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
         return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
     return "not there" if leaf is None else f"of type {type(leaf).__name__}"
+
+
+def _of_32_bits(output):
+    """Casts floats of 16 bits, for losses and metrics."""
+    return at_least_float32(output) if jnp.issubdtype(jnp.result_type(output), jnp.floating) else output
 
 
 def _as_tuple(value):

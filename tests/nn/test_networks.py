@@ -1,6 +1,7 @@
 """The networks: sizes of the published ones, initialisation, options and wrong inputs."""
 
 import functools
+import math
 
 import flax.linen
 import jax
@@ -12,7 +13,7 @@ from conftest import assert_close
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
 from experiments.benchmarks import pytorch_networks
-from fedjax_collapse import Model, UserError, nn
+from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn, simulate
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn import layers, network
@@ -184,6 +185,22 @@ def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
     outputs, _ = model.apply(variables._replace(batch_stats=statistics), batch, train=False)
     assert_close(outputs.features[mask], network.eval()(inputs).detach().numpy(), 1e-12)
     assert 0 < mask.sum() < len(mask)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_own_network_of_16_bits_is_trained_and_measured_in_32(federation, dtype):
+    class Half(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, inputs, mask, train):
+            features = jax.nn.relu(flax.linen.Dense(6, dtype=dtype)(inputs.reshape(len(inputs), -1)))
+            return Outputs(features, flax.linen.Dense(4, dtype=dtype)(features))
+
+    model = Model(Half(), federation.input_shape)
+    outputs, _ = model.apply(initialize(model), batch_of(federation.input_shape), train=True)
+    assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {jnp.dtype("float32")}
+    algorithm = FedAvg(LocalTraining(epochs=1, batch_size=4), {"feddecorr": FedDecorr(0.1)})
+    (row,) = simulate(federation, model, algorithm, rounds=1, key=jax.random.key(0)).metrics
+    assert all(math.isfinite(row[name]) for name in ("train/task_loss", "loss", "effective_rank", "dead_features"))
 
 
 def test_options_may_be_lists():

@@ -52,6 +52,10 @@ def training(**changes):
     return LocalTraining(**{**dict(epochs=2, batch_size=2, learning_rate=0.1, task_loss=quadratic), **changes})
 
 
+def test_a_loss_may_be_a_number():
+    assert trajectory(FedAvg(training(task_loss=lambda view: 3.0)), rounds=1) == [0.0]
+
+
 PARTIAL = jax.tree_util.Partial
 TABLE = {
     "fedavg": (FedAvg(training()), [-0.065, -0.10725, -0.1347125]),
