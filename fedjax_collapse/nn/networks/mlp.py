@@ -3,7 +3,6 @@
 import jax
 
 from fedjax_collapse.core.options import Count
-from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.layers import Dense, normalize
 from fedjax_collapse.nn.network import Network, as_level
 
@@ -14,21 +13,18 @@ class MLP(Network):
     Attributes:
         hidden: width of each layer; without any, ``()``, it is the linear model.
         norm: batch, group or none, between each product and its ReLU, in place of a bias.
-        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     num_classes: int
     hidden: tuple[Count, ...] = (128, 128)
     norm: str = "none"
-    target: Target = Target()
 
     needs_images = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         features = images.reshape(len(images), -1)
-        options = dict(target=self.target) if self.norm == "batch" else {}
         for width in self.hidden:
             outputs = Dense(width, use_bias=self.norm == "none", dtype=self.dtype)(features)
-            outputs = normalize(self.norm, outputs, mask, train, **options)
+            outputs = normalize(self.norm, outputs, mask, train)
             features = jax.nn.relu(as_level(self, outputs))
         return features
