@@ -155,6 +155,7 @@ class Federation(NamedTuple):
         Raises:
             UserError: if shapes, labels or indices are inconsistent, or if ``storage`` is unknown.
         """
+        check_value("federation: channels_first", channels_first, bool)
         images, test_images = (
             as_images(name, of_part, channels_first) for name, of_part in (("train", images), ("test", test_images))
         )
