@@ -46,7 +46,8 @@ from fedjax_collapse.core.records import UserError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, or 2 after a one-line message for every folder that is not a readable study."""
     options, console = command_line().parse_args(arguments), Console()
-    look = functools.partial(view_of, columns=options.columns, arms=options.arms, sort=options.sort)
+    shown = dict(columns=options.columns, arms=options.arms, sort=options.sort, absolute=options.absolute)
+    look = functools.partial(view_of, **shown)
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
 
     def read(folder):
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
             export(folders, formats, options.out, console, options.base, options.target, read, look)
-        elif not _rewrite(folders, console, read, look, options.absolute):
+        elif not _rewrite(folders, console, read, look):
             return 2
         if options.headline:
             console.note(f"wrote {_draw_headline(read(folders[0]), options.headline)}")
@@ -155,14 +156,13 @@ def _rewrite(
     console: Console,
     read: Callable[[Path], Study],
     look: Callable[[Iterable[Study]], View],
-    absolute: bool,
 ) -> bool:
     """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True
     for folder in folders:
         try:
             study = read(folder)
-            view = look([study])._replace(absolute=absolute)
+            view = look([study])
             report = write_report(study, view, console.wait)
             summary = with_best(study, view.of(summary_for_paper(study)))
             console.print_table(summary, paper_of(study.config), means_of(study.config), view)

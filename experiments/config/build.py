@@ -133,8 +133,8 @@ def _given_tests(config, source, parts):
 
 def _client_names(config, source, parts):
     """Returns the names of natural clients, if the clients are these, or those that the partition gives."""
-    if names := getattr(parts, "names", ()):
-        return names
+    if parts.names:
+        return parts.names
     if config["partition"]["name"] != "given" or not source.client_names:
         return ()
     return tuple(source.client_names[owner] for owner in _owners(source, parts))

@@ -46,7 +46,9 @@ class View(NamedTuple):
 EVERYTHING = View()
 
 
-def view_of(studies: Iterable[Study], columns: str = "", arms: str = "", sort: str = "") -> View:
+def view_of(
+    studies: Iterable[Study], columns: str = "", arms: str = "", sort: str = "", absolute: bool = False
+) -> View:
     """Returns what options show of these studies: ``columns`` and ``arms`` are names with commas between them.
 
     Raises:
@@ -67,4 +69,4 @@ def view_of(studies: Iterable[Study], columns: str = "", arms: str = "", sort: s
     ):
         for name in named:
             check_name(option, name, valid)
-    return View(tuple(dict.fromkeys(chosen)), tuple(dict.fromkeys(shown)), ordered)
+    return View(tuple(dict.fromkeys(chosen)), tuple(dict.fromkeys(shown)), ordered, absolute)

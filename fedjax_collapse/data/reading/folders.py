@@ -115,9 +115,10 @@ def _parts(root, validation, test_fraction, test_per_class, rng):
         )
     parts = {kind: _images_of_classes(found[kind]) for kind in ("train", "test", "validation") if kind in found}
     train, held_out = parts["train"], parts.get("validation", [])
-    if "test" not in parts or (held_out and validation == "test"):
-        if "test" not in parts:
-            warnings.warn(f"{root}: there is no test part; the test part is {found['validation'].name}", stacklevel=2)
+    if "test" not in parts:
+        warnings.warn(f"{root}: there is no test part; the test part is {found['validation'].name}", stacklevel=2)
+        return train, held_out
+    if held_out and validation == "test":
         return train, held_out
     if held_out and validation == "unused":
         warnings.warn(

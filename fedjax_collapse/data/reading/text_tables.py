@@ -136,7 +136,6 @@ def _csv(file, delimiter=","):
     parsing = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
     with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
         names = stream.schema.names
-    check_columns(file, names)
     options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
     return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
 

@@ -24,8 +24,8 @@ done
 COMPLETED = {  # words, as bash divides them: what completes the last one
     "fedjax-collapse la": ["launch"],
     "fedjax-collapse list m": ["methods", "measurements"],
-    "fedjax-collapse launch --config = quick": ["quickstart", "quickstart_search"],
-    "fedjax-collapse launch --config quick": ["quickstart", "quickstart_search"],
+    "fedjax-collapse launch --config = quick": ["quickstart"],
+    "fedjax-collapse launch --config quick": ["quickstart"],
     "fedjax-collapse launch --config = quickstart --config.netw": [
         *("--config.network.name", "--config.network.weights", "--config.network.adapters")
     ],

@@ -158,7 +158,7 @@ def test_without_a_config_the_available_ones_are_listed(capsys, monkeypatch):
     for arguments in ([], ["--config=nowhere.py"]):
         assert command.main(arguments) == 2
         assert (
-            "available: collapse_panel, dead_features, glyphs, label_skew, personal_collapse, personalised, pfllib, "
+            "available: collapse_panel, glyphs, label_skew, personal_collapse, personalised, pfllib, private, "
             in capsys.readouterr().err
         )
 

@@ -1,6 +1,6 @@
 """Does rank cost accuracy? FedDecorr and CCVR with a constant learning rate and where FedAvg needs less help.
 
-    python experiments/launch.py --config=experiments/configs/rank_cost.py --workdir=runs/rank_cost
+    python experiments/launch.py --config=experiments/configs/rank/rank_cost.py --workdir=runs/rank_cost
     fedjax-collapse report runs/rank_cost --format=md
 
 The quickstart's network, partition and learning rate, 20 rounds, batches of 32: the digits of scikit-learn with a

@@ -1,6 +1,6 @@
 """When decorrelation kills features: FedDecorr at six strengths on networks without a normalisation and with two.
 
-    python experiments/launch.py --config=experiments/configs/dead_features.py --workdir=runs/dead
+    python experiments/launch.py --config=experiments/configs/rank/dead_features.py --workdir=runs/dead
     fedjax-collapse report runs/dead --format=md
 
 The digits of scikit-learn, ten clients, Dirichlet 0.1, a multilayer perceptron of four hidden layers whose ReLUs follow

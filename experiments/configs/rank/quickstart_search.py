@@ -1,6 +1,6 @@
 """The three searches by which the quickstart's setting was chosen: docs/results.md has their rules.
 
-    python experiments/launch.py --config=experiments/configs/quickstart_search.py:first --workdir=runs/search
+    python experiments/launch.py --config=experiments/configs/rank/quickstart_search.py:first --workdir=runs/search
 
 Behind the file name: ``first`` (nine settings, seeds 0 to 4), ``second`` (five settings, seeds 0 to 9, measured after
 10 and 20 rounds) or ``third`` (four settings without partial batches, seeds 0 to 9, measured in every second round). A
