@@ -56,12 +56,12 @@ def encode(image):
     return buffer.getvalue()
 
 
-def save_parquet(file, contents, labels, names=NAMES):
+def save_parquet(file, contents, labels, names=NAMES, image="image", label="label", **more):
     """Hugging Face's layout, with its metadata if there are names; ``contents`` are images or encoded ones."""
     encoded = [content if isinstance(content, bytes) else encode(content) for content in contents]
-    table = pyarrow.table({"image": [{"bytes": each, "path": None} for each in encoded], "label": labels.tolist()})
+    table = pyarrow.table({image: [{"bytes": each, "path": None} for each in encoded], label: list(labels)} | more)
     if names:
-        features = {"label": {"names": list(names), "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+        features = {label: {"names": list(names), "_type": "ClassLabel"}, image: {"_type": "Image"}}
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     file.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, file)

@@ -4,7 +4,7 @@
     fedjax-collapse convert SOURCE FOLDER --clients=N --partition.name=NAME [--partition.KEY=VALUE ...] [--seed=SEED]
 
 SOURCE is what ``data.source`` of a config would be, and ``data`` and ``partition`` have the keys of a config. Natural
-clients of tff, pfl, leaf and parquet are read one after another, in bounded memory. Other sources, and all with a
+clients of tff, pfl, leaf, pfllib, table and parquet are read one after another. Other sources, and all with a
 partition, are read into memory first. Started again after it was interrupted, the command continues. Exit status: 0, or
 2 after a one-line message about wrong input.
 """
@@ -115,7 +115,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         UserError: an option is invalid, or the data cannot be read.
     """
     name, _, path = source.partition(":")
-    if name not in functions(streams) or (name == "parquet" and not data.get("client_column")):
+    if name not in functions(streams) or (name in ("parquet", "table") and not data.get("client_column")):
         return None
     function, made = functions(sources)[name], functions(streams)[name]
     if not path:

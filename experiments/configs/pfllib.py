@@ -21,7 +21,7 @@ from experiments.configs import base
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 
-TFDS = ("mnist", "fashion_mnist", "cifar10", "cifar100")
+DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 
 
 def digits() -> sources.Source:
@@ -36,12 +36,12 @@ def digits() -> sources.Source:
 
 def get_config(arg: str = "") -> ConfigDict:
     arg = arg or "digits"
-    if arg not in ("digits", *TFDS):
-        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(TFDS)} after the file name")
+    if arg not in ("digits", *DATA_SETS):
+        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(DATA_SETS)} after the file name")
     config = base.get_config()
     config.seeds, config.clients = (0, 1, 2), 20
     config.rounds = 3 if arg == "digits" else 2000
-    config.data = dict(source=f"tfds:{arg}", normalisation="half")
+    config.data = dict(source=arg, normalisation="half")
     if arg == "digits":
         config.data = dict(source="experiments.configs.pfllib:digits")
     config.partition = dict(name="pfllib_dir", alpha=0.1, seed=0)

@@ -18,7 +18,9 @@ NORMALISATIONS = {
     "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
     "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
 }
-DEFAULTS = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}  # by data set
+DEFAULTS = {  # by data set
+    "cifar10": "cifar10", "cifar100": "cifar100", "svhn": "svhn", "svhn_cropped": "svhn", "stl10": "half",
+}  # fmt: skip
 
 
 def check_name(name: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.core.options import Interval
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import normalisations
 from fedjax_collapse.data.reading import encoded
 from fedjax_collapse.data.reading.cache import Arrays, cached
@@ -15,6 +16,7 @@ OF_TOKENS = ("next_word", "next_character")  # the tasks with a label for each t
 PAD = 0  # their label that is no target
 Size = Annotated[int, Interval(0, MAX_PIXELS)]
 Channels = Annotated[int, (0, 1, 3)]
+Scale = Annotated[float, Interval(0, ends="(]")] | Annotated[str, ("max",)] | None
 Share = Annotated[float, Interval(0, 1, "[)")]
 
 
@@ -38,6 +40,11 @@ class Source(NamedTuple):
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
     task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
+
+    def __repr__(self) -> str:
+        train, test, kind = len(self.labels), len(self.test_labels), list(np.shape(self.images)[1:])
+        of_classes = f", {len(self.class_names)} classes" if self.class_names else ""
+        return f"Source({train} training and {test} test examples {kind}{of_classes})"
 
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
@@ -63,25 +70,35 @@ def from_listing(
     key: dict[str, Any],
     find: Callable[[], encoded.Listing],
     classes: tuple[str, ...],
-    image_size: int,
-    channels: int,
+    decoding: encoded.Decoding,
     normalisation: str,
-    fit: str = "stretch",
 ) -> Source:
-    """Returns the source of the images that ``find`` lists, decoded once for what ``key`` says of them."""
+    """Returns the source of the images that ``find`` lists, decoded once for what ``key`` says of them.
+
+    Raises:
+        UserError: as in ``encoded.decode_listing`` and ``from_arrays``.
+    """
     import PIL
 
     normalisations.check_name(normalisation)
-    key |= dict(
-        classes=classes, image_size=image_size, channels=channels, decoding=encoded.VERSION, pillow=PIL.__version__
-    )
-    return from_arrays(
-        cached(name, key, lambda: encoded.decode_listing(find(), classes, image_size, channels, fit)), normalisation
-    )
+    key |= dict(classes=classes, decoding=(encoded.VERSION, decoding), pillow=PIL.__version__)
+    arrays = cached(name, key, lambda: encoded.decode_listing(find(), classes, decoding))
+    return from_arrays(arrays, normalisation)
 
 
 def from_arrays(arrays: Arrays, normalisation: str) -> Source:
-    """Returns the source of images in units of 0 to 255."""
+    """Returns the source of images in units of 0 to 255.
+
+    Raises:
+        UserError: if each of the training images is of one colour, as images are whose range was taken wrongly; if
+            there is no such normalisation.
+    """
+    images = arrays["images"]
+    if all((image == image[:1, :1]).all() for image in images):
+        raise UserError(
+            f"data: each of the {len(images)} training images is of one colour, {images.min():g} to {images.max():g}; "
+            "expected images, check how they were written"
+        )
     mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
     return Source(**arrays | names_of(arrays), mean=mean, std=std)
 

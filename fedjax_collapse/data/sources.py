@@ -10,6 +10,8 @@ Args:
     classes: names of the classes to keep, in their new order; none selects all. FedBN's DomainNet is ten of 345.
     image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
+    scale: the number that becomes white where grey levels have more than 8 bits; ``max`` for the largest of the
+        training part. Without it, such an image is an error.
     normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
         cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
@@ -25,18 +27,29 @@ from fedjax_collapse.core.options import Count, Interval, Natural, Seed, checked
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import glyphs as drawing
 from fedjax_collapse.data import normalisations
-from fedjax_collapse.data.arrays import number_of_classes
-from fedjax_collapse.data.reading import folders, listings, packages, pfllib_folder, tabular, tfds_listing
+from fedjax_collapse.data.reading import folders, listings, packages, tabular
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.data.source import MAX_PIXELS, Channels, Share, Size, from_arrays, from_listing, names_of
+from fedjax_collapse.data.reading.encoded import Decoding
+from fedjax_collapse.data.reading.parts import VALIDATION
+from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size, from_arrays, from_listing, names_of
 from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources_natural import arrow as arrow
 from fedjax_collapse.data.sources_natural import csv as csv
 from fedjax_collapse.data.sources_natural import leaf as leaf
 from fedjax_collapse.data.sources_natural import parquet as parquet
 from fedjax_collapse.data.sources_natural import pfl as pfl
+from fedjax_collapse.data.sources_natural import pfllib as pfllib
+from fedjax_collapse.data.sources_natural import table as table
 from fedjax_collapse.data.sources_natural import texts as texts
 from fedjax_collapse.data.sources_natural import tff as tff
+from fedjax_collapse.data.sources_standard import cifar10 as cifar10
+from fedjax_collapse.data.sources_standard import cifar100 as cifar100
+from fedjax_collapse.data.sources_standard import fashion_mnist as fashion_mnist
+from fedjax_collapse.data.sources_standard import mnist as mnist
+from fedjax_collapse.data.sources_standard import stl10 as stl10
+from fedjax_collapse.data.sources_standard import svhn as svhn
+from fedjax_collapse.data.sources_standard import tfds as tfds
+from fedjax_collapse.data.sources_standard import torchvision as torchvision
 
 
 @checked
@@ -145,55 +158,17 @@ def glyphs(
 
 
 @checked
-def tfds(
-    name: str,
-    data_dir: str = "",
-    train_split: str = "train",
-    test_split: str = "test",
-    label: str = "",
-    coarse: str = "",
-    classes: tuple[str, ...] = (),
-    image_size: Size = 0,
-    channels: Channels = 0,
-    normalisation: str = "",
-    download: bool = False,
-) -> Source:
-    """A data set of TensorFlow Datasets: ``cifar10``, ``svhn_cropped``, ``emnist/balanced``, ``domainnet/real``, ...
-
-    Several configs (``domainnet/real,sketch``) are the domains of one data set. Data stored as array_record or parquet
-    are read without TensorFlow. The default ``normalisation`` is the papers' for this data set, else ``unit``.
-
-    Args:
-        data_dir: the folder of prepared data; empty for the default folder of TFDS.
-        train_split: name of the split with the training examples.
-        test_split: name of the split with the test examples.
-        label: the feature with the class, such as ``coarse_label`` of cifar100; empty for the usual one.
-        coarse: the feature with the class above it, such as ``coarse_label`` of cifar100, for ``pachinko``; or none.
-        download: whether to download and prepare missing data, which needs TensorFlow.
-
-    Raises:
-        UserError: if the data are missing or inconsistent; the message says how to prepare them.
-    """
-    builders = tfds_listing.find_builders(name, data_dir, download)
-    paths = [Path(builder.data_path) for builder in builders]
-    states = list(map(listings.fingerprint, paths))
-    key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label, coarse=coarse)
-    normalisation = normalisation or normalisations.DEFAULTS.get(name.partition(":")[0], "unit")
-    find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label, coarse)
-    return from_listing("tfds", key, find, classes, image_size, channels, normalisation)
-
-
-@checked
 def folder(
     path: str | Path,
     domains: bool = False,
-    validation: Annotated[str, folders.VALIDATION] = "unused",
+    validation: Annotated[str, VALIDATION] = "unused",
     test_fraction: Share = 0.2,
     test_per_class: Natural = 0,
     seed: Seed = 0,
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 3,
+    scale: Scale = None,
     normalisation: str = "unit",
 ) -> Source:
     """A folder with one subfolder per class, optionally below train and test (see ``reading/folders.py``).
@@ -212,7 +187,8 @@ def folder(
     find = functools.partial(folders.list_folder, path, *read_as)
     root = Path(path).absolute()
     key = dict(folder=root, files=listings.fingerprint(root), read_as=read_as)
-    return from_listing("folder", key, find, classes, image_size, channels, normalisation)
+    decoding = Decoding(image_size, channels, scale=scale)
+    return from_listing("folder", key, find, classes, decoding, normalisation)
 
 
 @checked
@@ -247,21 +223,6 @@ def features(path: str | Path) -> Source:
 
 
 @checked
-def pfllib(path: str | Path) -> Source:
-    """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
-
-    Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
-    already as the network sees them. The files are pickles, of which only arrays and dicts are loaded.
-
-    Raises:
-        UserError: if a file is missing, damaged, or of other contents; the message names it.
-    """
-    arrays = pfllib_folder.read_folder(path)
-    count = number_of_classes(arrays["labels"], arrays["test_labels"])
-    return Source(**arrays, mean=0.0, std=1.0, class_names=tuple(map(str, range(count))))
-
-
-@checked
 def isic2019(
     path: str | Path, split_file: str | Path, image_size: Size = 224, normalisation: str = "imagenet"
 ) -> Source:
@@ -279,7 +240,7 @@ def isic2019(
     places = [Path(path).absolute(), Path(split_file).absolute()]
     key = dict(places=places, files=list(map(listings.fingerprint, places)))
     find = functools.partial(folders.list_isic2019, path, split_file)
-    return from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
+    return from_listing("isic2019", key, find, (), Decoding(image_size, 3, "crop"), normalisation)
 
 
 def _divided(images, labels, test_fraction, seed):

@@ -2,15 +2,18 @@
 
 Args:
     path: the file or folder.
+    validation: what becomes of a part for validation next to a training and a test part: unused, test or train.
     test_fraction: share of each client's examples that is held out for the test, where there is no test part.
     seed: seed of the random split into training and test.
     classes: names of the classes to keep, in their new order; none selects all.
     image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
+    scale: the number that becomes white where grey levels have more than 8 bits; ``max`` for the largest of the
+        training part. Without it, such an image is an error.
     normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
         cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
     image_column: the column with the images; empty to find it.
-    label_column: the column with the classes, integers or truth values; empty to find it.
+    label_column: the column with the classes, integers, truth values or names; empty to find it.
     client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.
     coarse_column: the column with the classes above the classes, such as ``coarse_label``, for ``pachinko``.
     max_examples: most examples of a client, its first ones; 0 takes all.
@@ -39,7 +42,8 @@ from fedjax_collapse.data.reading import (
     tff_sqlite,
 )
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.data.source import Channels, Share, Size, Source, from_arrays, from_listing, names_of
+from fedjax_collapse.data.reading.parts import VALIDATION
+from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_arrays, from_listing, names_of
 from fedjax_collapse.data.stream import gather, mean_and_std_of
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
@@ -53,16 +57,18 @@ def parquet(
     client_column: str = "",
     coarse_column: str = "",
     task: Annotated[str, ("classification", "multi_label")] = "classification",
+    validation: Annotated[str, VALIDATION] = "unused",
     test_fraction: Share = 0.2,
     seed: Seed = 0,
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 3,
+    scale: Scale = None,
     normalisation: str = "unit",
 ) -> Source:
     """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
 
-    With a ``client_column`` there may be no test files; part of each client's examples is then held out.
+    Without test files, part of the examples of each client, or of each class, is held out.
 
     Args:
         task: ``multi_label`` where an example has a list of labels by name (FLAIR).
@@ -71,7 +77,8 @@ def parquet(
         UserError: if a file is missing or unreadable; the message names it.
     """
     columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-    return _tables("Parquet", path, columns, test_fraction, seed, classes, image_size, channels, normalisation)
+    decoding, divided = encoded.Decoding(image_size, channels, scale=scale), (validation, test_fraction, seed)
+    return _tables("Parquet", path, columns, divided, classes, decoding, normalisation)
 
 
 @checked
@@ -82,11 +89,13 @@ def arrow(
     client_column: str = "",
     coarse_column: str = "",
     task: Annotated[str, ("classification", "multi_label")] = "classification",
+    validation: Annotated[str, VALIDATION] = "unused",
     test_fraction: Share = 0.2,
     seed: Seed = 0,
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 3,
+    scale: Scale = None,
     normalisation: str = "unit",
 ) -> Source:
     """A folder of Arrow files in Hugging Face's layout, as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.
@@ -100,7 +109,8 @@ def arrow(
         UserError: if a file is missing or unreadable; the message names it.
     """
     columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-    return _tables("Arrow", path, columns, test_fraction, seed, classes, image_size, channels, normalisation)
+    decoding, divided = encoded.Decoding(image_size, channels, scale=scale), (validation, test_fraction, seed)
+    return _tables("Arrow", path, columns, divided, classes, decoding, normalisation)
 
 
 @checked
@@ -116,6 +126,7 @@ def csv(
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 3,
+    scale: Scale = None,
     normalisation: str = "unit",
 ) -> Source:
     """Images in files, with their classes and natural clients in a csv file: Google Landmarks, iNaturalist.
@@ -139,7 +150,8 @@ def csv(
     key = dict(places=places, files=list(map(listings.fingerprint, places)), columns=columns)
     key |= dict(test=test, divided=(test_fraction, seed))
     find = functools.partial(csv_table.list_csv, file, test or None, folder, columns, test_fraction, seed)
-    return from_listing("csv", key, find, classes, image_size, channels, normalisation)
+    decoding = encoded.Decoding(image_size, channels, scale=scale)
+    return from_listing("csv", key, find, classes, decoding, normalisation)
 
 
 @checked
@@ -184,8 +196,9 @@ def leaf(
         return gather(stream) | {"task": np.array(stream.task)}
 
     arrays = cached("leaf", key, read)
-    if "task" not in arrays:
+    if arrays["images"].ndim == 4:
         return from_arrays(arrays, normalisation)
+    arrays.setdefault("task", np.array("classification"))  # of features
     return Source(**arrays | names_of(arrays) | {"task": str(arrays["task"])}, mean=None, std=None)
 
 
@@ -281,6 +294,7 @@ def texts(
     text_column: str = "",
     label_column: str = "",
     client_column: str = "",
+    validation: Annotated[str, VALIDATION] = "unused",
     test_fraction: Share = 0.2,
     seed: Seed = 0,
     classes: tuple[str, ...] = (),
@@ -308,10 +322,66 @@ def texts(
     size = length or (20 if task == "next_word" else 25)
     reading = text_tables.Reading(task, vocabulary, vocabulary_size, size, classes)
     key = dict(path=root, files=listings.fingerprint(root), columns=columns, reading=reading)
-    key |= dict(words=_fingerprint(vocabulary), divided=(test_fraction, seed), preprocessing=text.VERSION)
-    arrays = cached("texts", key, lambda: text_tables.read_texts(root, columns, reading, test_fraction, seed))
+    divided = validation, test_fraction, seed
+    key |= dict(words=_fingerprint(vocabulary), divided=divided, preprocessing=text.VERSION)
+    arrays = cached("texts", key, lambda: text_tables.read_texts(root, columns, reading, *divided))
     kind = "next_word" if task == "next_word" else "classification"
     return Source(**arrays | names_of(arrays), mean=None, std=None, task=kind)
+
+
+@checked
+def table(
+    path: str | Path,
+    label_column: str = "",
+    client_column: str = "",
+    feature_columns: tuple[str, ...] = (),
+    test_file: str | Path = "",
+    validation: Annotated[str, VALIDATION] = "unused",
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
+    standardised: bool = False,
+) -> Source:
+    """A table of numbers: a csv, tsv, jsonl, Parquet or Arrow file, or a folder of such in the layout of ``parquet``.
+
+    Each row is an example, each number of it a feature. Without a test part, some of each client's examples, or of each
+    class, are held out. The network is ``mlp``, with ``hidden=()`` the linear model.
+
+    Args:
+        label_column: the column with the classes, integers or names; empty to find it.
+        client_column: the column with the natural clients, such as ``hospital``; empty if there are none.
+        feature_columns: the columns with the features; none takes all others.
+        test_file: the file of the test part, with clients or without.
+        standardised: whether each feature becomes one of mean 0 and standard deviation 1 on the training part.
+
+    Raises:
+        UserError: if a file is missing, unreadable or not as expected; the message names it and the row.
+    """
+    return _of_stream(
+        streams.table(
+            path, label_column, client_column, feature_columns, test_file, validation, test_fraction, seed, standardised
+        )
+    )
+
+
+@checked
+def pfllib(path: str | Path) -> Source:
+    """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
+
+    Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
+    already as the network sees them; rows of floats are features, and rows of integers, alone or with their number, ids
+    of tokens. The files are pickles, of which only arrays and dicts are loaded.
+
+    Raises:
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
+    """
+    return _of_stream(streams.pfllib(path))._replace(client_names=())
+
+
+def _of_stream(stream):
+    """Returns the source of a stream, which is read anew."""
+    arrays = gather(stream)
+    mean, std = mean_and_std_of(stream, arrays["images"])
+    return Source(**arrays | names_of(arrays), mean=mean, std=std, task=stream.task)
 
 
 def _streamed(name, file, make, options):
@@ -328,9 +398,9 @@ def _fingerprint(place):
     return listings.fingerprint(Path(place)) if place else ""
 
 
-def _tables(kind, path, columns, test_fraction, seed, classes, image_size, channels, normalisation):
-    find = functools.partial(hugging_face.list_tables, path, kind, columns, test_fraction, seed)
+def _tables(kind, path, columns, divided, classes, decoding, normalisation):
+    find = functools.partial(hugging_face.list_tables, path, kind, columns, *divided)
     root = Path(path).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), columns=columns, divided=(test_fraction, seed))
-    source = from_listing(kind.lower(), key, find, classes, image_size, channels, normalisation)
+    key = dict(folder=root, files=listings.fingerprint(root), columns=columns, divided=divided)
+    source = from_listing(kind.lower(), key, find, classes, decoding, normalisation)
     return source._replace(task="multi_label" if columns.several else "classification")

@@ -33,7 +33,7 @@ class Stream(NamedTuple):
     num_clients: int | None = None  # if it is known, for what is shown
     class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
     task: str = "classification"
-    normalisation: str = ""  # of images; empty for none
+    normalisation: str | tuple = ""  # of images by name, or mean and standard deviation; empty for none
 
 
 def class_names_of(stream: Stream) -> tuple[str, ...]:
@@ -51,7 +51,9 @@ def class_names_of(stream: Stream) -> tuple[str, ...]:
 
 
 def mean_and_std_of(stream: Stream, inputs: np.ndarray) -> tuple[float | tuple, float | tuple] | tuple[None, None]:
-    """Returns the normalisation of the inputs; two None for texts."""
+    """Returns the normalisation of the inputs; two None for none."""
+    if isinstance(stream.normalisation, tuple):
+        return stream.normalisation
     return normalisations.mean_and_std(stream.normalisation, inputs.shape[-1]) if stream.normalisation else (None, None)
 
 
@@ -72,4 +74,4 @@ def gather(stream: Stream) -> Arrays:
     train, test = clients
     if arrays["test_labels"].ndim == 1 and (largest := arrays["test_labels"].max()) >= len(arrays["class_names"]):
         raise UserError(f"{stream.where}: test label {largest} is none of the {len(arrays['class_names'])} classes")
-    return arrays | number_clients(train, None if test[0] is None else test)
+    return arrays | ({} if train[0] is None else number_clients(train, None if test[0] is None else test))

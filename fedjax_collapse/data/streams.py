@@ -7,9 +7,20 @@ not among these. Errors are those of the sources.
 import functools
 from pathlib import Path
 
+import numpy as np
+
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import text
-from fedjax_collapse.data.reading import hdf5, hugging_face, leaf_json, parquet_clients, tff_sqlite
+from fedjax_collapse.data.reading import (
+    encoded,
+    hdf5,
+    hugging_face,
+    leaf_json,
+    number_tables,
+    parquet_clients,
+    pfllib_folder,
+    tff_sqlite,
+)
 from fedjax_collapse.data.stream import Stream
 
 
@@ -72,25 +83,47 @@ def leaf(
     kind = leaf_json.kind_of(root, vocabulary, vocabulary_size, length, image_folder, image_size, channels)
     parts = (root / part for part in leaf_json.PARTS)
     train, test = (functools.partial(leaf_json.stream_leaf, part, kind, max_examples) for part in parts)
-    is_image = kind.class_names is None
-    return Stream(
-        str(path), train, test, None, kind.class_names, kind.task, normalisation=normalisation if is_image else ""
-    )
+    return Stream(str(path), train, test, None, kind.class_names, kind.task, normalisation if kind.are_images else "")
 
 
 def parquet(
     path: str | Path, image_column: str, label_column: str, client_column: str, coarse_column: str, task: str,
-    test_fraction: float, seed: int, classes: tuple[str, ...], image_size: int, channels: int, normalisation: str,
+    validation: str, test_fraction: float, seed: int, classes: tuple[str, ...], image_size: int, channels: int,
+    scale: float | str | None, normalisation: str,
 ) -> Stream:  # fmt: skip
     """Parquet files with a column of clients, in the order in which these first appear."""
     if classes or coarse_column:
         raise UserError("data.classes and data.coarse_column: not read client by client; leave them out")
+    if scale == "max":
+        raise UserError("data.scale=max: not known client by client; give the number")
     columns = hugging_face.Columns(image_column, label_column, client_column, "", task == "multi_label")
-    parts = parquet_clients.open_parquet(path, columns, test_fraction, seed)
+    parts = parquet_clients.open_parquet(path, columns, validation, test_fraction, seed)
     names = parts[0][0].class_names
-    options = dict(image_size=image_size, channels=channels, class_names=names or ())
+    options = dict(decoding=encoded.Decoding(image_size, channels, scale=scale), class_names=names or ())
     train, test = (_rows_of(index, chosen, **options) for index, chosen in parts)
     return Stream(str(path), train, test, len(parts[0][0].clients), names, task, normalisation)
+
+
+def table(
+    path: str | Path, label_column: str, client_column: str, feature_columns: tuple[str, ...], test_file: str | Path,
+    validation: str, test_fraction: float, seed: int, standardised: bool,
+) -> Stream:  # fmt: skip
+    """Tables of numbers, in the order of clients' names; all is in memory."""
+    columns = number_tables.NumberColumns(label_column, client_column, feature_columns)
+    train, test, names = number_tables.read_numbers(Path(path), test_file, columns, validation, test_fraction, seed)
+    scale: str | tuple = ""
+    if standardised:
+        std = train.features.std(0, dtype=float)
+        scale = tuple(train.features.mean(0, dtype=float)), tuple(np.where(std > 0, std, 1))
+    parts = (functools.partial(number_tables.stream_rows, part) for part in (train, test))
+    return Stream(str(path), *parts, len(set(train.clients)), tuple(names), normalisation=scale)
+
+
+def pfllib(path: str | Path) -> Stream:
+    """A folder of PFLlib, in the order of its clients' numbers."""
+    train, test = (functools.partial(pfllib_folder.stream_folder, path, part) for part in ("train", "test"))
+    names, are_ids = pfllib_folder.facts(path)
+    return Stream(str(path), train, test, None, names, normalisation="" if are_ids else (0.0, 1.0))
 
 
 def _rows_of(index, chosen, **options):

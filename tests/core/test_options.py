@@ -310,6 +310,7 @@ def test_no_source_or_partition_takes_what_it_is_not(name):
     given = {
         key: np.zeros(4, int) if key in ("labels", "domains", "owners", "coarse_labels") else "/none" for key in needed
     }
+    given |= {key: "cifar10" for key in needed if key == "name"}
     given |= {key: 2 for key in needed if key in ("num_clients", "alpha", "classes_per_client")}
     for key, parameter in inspect.signature(function).parameters.items():
         if isinstance(parameter.default, (bool, int, float, tuple)) or key in ("alpha", "classes_per_client"):

@@ -118,7 +118,7 @@ def test_arrays_that_stay_what_they_are():
         np.testing.assert_array_equal(made.train.inputs[..., 0], images)
     assert str(made) == "Federation(2 clients, 4 training and 4 test examples [8, 8, 1], 20001 classes)"
     bits = Federation.from_inputs(
-        images > 99, labels, np.array([[0, 1], [2, 3]]), images > 99, labels, capacity=np.int64(4)
+        images > 99, labels, np.array([[0, 1], [2, 3]]), images > 99, labels, class_names=(), capacity=np.int64(4)
     )
     assert bits.train.inputs.dtype == bool and bits.ownership.rows.shape == (2, 4)
     tokens = np.array([[2**31 - 1, -(2**31) + 1]])
@@ -204,8 +204,14 @@ def test_a_part_without_the_classes_that_are_kept(root):
         (lambda file: file.write_text("an error page"), r"9.png: cannot .*\(no known image format\)"),
         (lambda file: file.rename(file.with_suffix(".heic")), "9.heic: no image by its name, expected .png.*convert"),
         (lambda file: (file.unlink(), file.symlink_to("gone.png")), r"9.png: cannot .*\(No such file or directory\)"),
-        (lambda file: Image.new("F", (8, 8)).save(file.with_suffix(".tif")), "9.tif: .*its pixels are floats"),
-        (lambda file: Image.new("I", (8, 8), 1 << 16).save(file.with_suffix(".tif")), "9.tif: .*more than 16 bits"),
+        (
+            lambda file: Image.new("F", (8, 8), 0.5).save(file.with_suffix(".tif")),
+            "9.tif: grey levels of more than 8 bits, 0.5 to 0.5; set data.scale to the number that becomes white",
+        ),
+        (
+            lambda file: Image.new("I", (8, 8), 190).save(file.with_suffix(".tif")),
+            "9.tif: .* 190 to 190; .*or to max for the largest of the training part",
+        ),
         (lambda file: save_image(file, draw(1, (8, 12, 3))[0][0]), "9.png: 12 x 8 pixels, but .*0.* has 8 x 8; set"),
     ],
 )

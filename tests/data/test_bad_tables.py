@@ -16,6 +16,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.filterwarnings("ignore:.*there is no test part; the test part is validation")
 def test_wrong_parquet_files(tmp_path):
     root = tmp_path / "data"
     images, labels = draw(8, (8, 8, 3))
@@ -23,7 +24,7 @@ def test_wrong_parquet_files(tmp_path):
     root.mkdir()
     check(r"no train\*.parquet in it", sources.parquet, root)
     save_parquet(root / "train.parquet", images, labels, names=())
-    check(r"no test\*.parquet in it", sources.parquet, root)
+    check("it has no test part, and test_fraction 0.2 of each class is none", sources.parquet, root)
     save_parquet(root / "validation.parquet", images, labels, names=())
     assert sources.parquet(str(root)).class_names == ("0", "1", "2", "3")
     check("no column 'fine' among image, label", sources.parquet, root, label_column="fine")
@@ -34,7 +35,12 @@ def test_wrong_parquet_files(tmp_path):
         (images, labels - 1, (), "training labels are -1 to 2 for 8 examples"),
         (images, labels + 10**9, (), "training labels are 1000000000 to 1000000003 for 8 examples"),
         (images, labels % 3, (), r"validation.parquet, row \d: label 3 is not among the 3 classes"),
-        (images, labels / 2, NAMES, "row 0 has no encoded image in 'image' or no integer in 'label'"),
+        (
+            images,
+            labels / 2,
+            NAMES,
+            "row 0 has no encoded image in 'image', or neither an integer nor a name in 'label'",
+        ),
         ([b"", *images[1:]], labels, NAMES, r"train.parquet, row 0: cannot be read as an image \(it is empty\)"),
         ([encode(images[0])[:-60], *images[1:]], labels, NAMES, "train.parquet, row 0: cannot be read as an image"),
         ([*images[1:], draw(1, (8, 9, 3))[0][0]], labels, NAMES, "row 7: 9 x 8 pixels, but .*, row 0 has 8 x 8"),

@@ -12,6 +12,7 @@ from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse.data import normalisations
+from fedjax_collapse.data.reading import standard_sets
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 DATA = re.findall(r"^\| ((?:FD|MR|UV) [^|]*) \| `dict\((.*?)\)`[^|]*\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
@@ -20,7 +21,7 @@ BUILDERS = {
     "cifar10": ("Cifar10", (32, 32, 3)),
     "cifar100": ("Cifar100", (32, 32, 3)),
     "fashion_mnist": ("FashionMNIST", (28, 28, 1)),
-    "svhn_cropped": ("SvhnCropped", (32, 32, 3)),
+    "svhn": ("SvhnCropped", (32, 32, 3)),
     "stl10": ("Stl10", (96, 96, 3)),
     "domainnet": ("Domainnet", (20, 30, 3)),
 }
@@ -92,7 +93,8 @@ def prepare(name, classes, data_dir):
     """What TFDS would have prepared, of two images of each of ten classes, in every config."""
     name, _, configs = name.partition("/")
     class_name, shape = BUILDERS[name]
-    catalogue = tfds.builder(name, data_dir=data_dir / "none")
+    tfds_name = standard_sets.DATA_SETS[name].tfds if name in standard_sets.DATA_SETS else name
+    catalogue = tfds.builder(tfds_name, data_dir=data_dir / "none")
     names = catalogue.info.features["label"].names
     labels = np.array([names.index(each) for each in classes or names[:10]] * 2)
     parts = {part: (RNG.integers(0, 256, (len(labels), *shape), np.uint8), labels) for part in ("train", "test")}
@@ -115,6 +117,8 @@ def test_every_data_set_of_the_table_is_read(name, spec, preset, tmp_path):
     if kind == "tfds":
         prepare(argument, spec.get("classes"), tmp_path)
         spec["data_dir"] = str(tmp_path)
+    elif not argument:
+        prepare(kind, None, tmp_path / "data")
     else:
         FOLDERS[argument](Path(argument))
     source = build.data_source(spec)
@@ -137,7 +141,7 @@ def test_the_table_is_whole():
 @pytest.mark.parametrize("spec", PARTITIONS)
 def test_every_partition_of_the_tables_is_drawn(spec):
     """Of 400 examples of ten classes in four domains, which any of them can divide."""
-    images, labels, domains = np.zeros((400, 2, 2), np.uint8), np.arange(400) % 10, np.arange(400) // 100
+    images, labels, domains = RNG.integers(0, 256, (400, 2, 2), np.uint8), np.arange(400) % 10, np.arange(400) // 100
     arrays = dict(images=images, labels=labels, test_images=images, test_labels=labels)
     np.savez("data.npz", **arrays, domains=domains, test_domains=domains, domain_names=np.array(PACS))
     config = base.get_config()

@@ -7,8 +7,10 @@ import pytest
 from natural_data import example, leaf, tff
 from small_data import check, draw, save_image
 
-from fedjax_collapse import sources
+from experiments.commands.convert import open_stream
+from fedjax_collapse import Federation, partition, sources
 from fedjax_collapse.data.reading.tf_example import read_example
+from fedjax_collapse.data.stream import gather
 
 OF_TENSORFLOW = (  # of the guide to TFRecord: False, 4, b"goat", 0.9876
     b"\nR\n\x14\n\x08feature2\x12\x08\n\x06\n\x04goat\n\x14\n\x08feature3\x12\x08\x12\x06\n\x04[\xd3|?\n\x11\n\x08"
@@ -58,14 +60,33 @@ def test_celeba_of_leaf(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("width", "low"), [(60, 0.0), (784, -0.42), (60, -3.0)])
+def test_rows_of_numbers_are_features(tmp_path, width, low):
+    """LEAF's synthetic data, and FedProx's MNIST, whose rows could be images but are not of 0 to 1."""
+    rng = np.random.default_rng(0)
+    rows = np.round(rng.uniform(low, 1, (6, width)), 3)
+    rows[0, 0] = low
+    for part, own in (("train", rows), ("test", rows[::-1])):
+        leaf(tmp_path / part / "a.json", b=(own[:4].tolist(), [0, 1, 2, 0]), a=(own[4:].tolist(), [1, 2]))
+    source = sources.leaf(tmp_path)
+    assert source.images.dtype == np.float32 and source.mean is None and source.client_names == ("a", "b")
+    np.testing.assert_array_equal(source.images, rows.astype(np.float32))
+    np.testing.assert_array_equal(source.test_images, rows[::-1].astype(np.float32))
+    assert source.labels.tolist() == [0, 1, 2, 0, 1, 2] and source.owners.tolist() == [1, 1, 1, 1, 0, 0]
+    gathered = gather(open_stream(f"leaf:{tmp_path}", {}))
+    np.testing.assert_array_equal(gathered["images"], source.images)
+    federation = Federation.from_source(source, partition.given(source.labels, 2, source.owners))
+    assert federation.input_shape == (width,) and federation.num_classes == 3
+
+
 def test_wrong_files_of_leaf(tmp_path):
     file, row = tmp_path / "train" / "a.json", [0.5] * 16
     check(r"train: expected LEAF's \*.json with at least one user's examples", sources.leaf, tmp_path)
     leaf(tmp_path / "test" / "a.json", w=([row] * 3, [0, 1, 2]))
     for x, y, message in (
-        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; exp"),
+        ([[0.5] * 15] * 3, [0, 1, 2], r"training inputs are \(15,\), test inputs \(16,\)"),
         ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*expected images, or the texts of LEAF"),
-        ([[2.0] * 16] * 3, [0, 1, 2], "pixels are 2 to 2, expected 0 to 1"),
+        ([[2.0] * 15 + [np.nan]] * 3, [0, 1, 2], "user w: x has NaN or infinity, expected finite numbers"),
         ([row] * 3, [0, 1, -1], "y are 0, ..., expected classes from 0"),
         ([row] * 3, [0, 1, 9], "training labels are 0 to 9 for 3 examples"),
         ([row] * 3, [0, 1, 1], "test label 2 is none of the 2 classes of training"),
@@ -77,6 +98,8 @@ def test_wrong_files_of_leaf(tmp_path):
         check(message, sources.leaf, tmp_path)
     leaf(file, w=([row] * 3, [0, 1, 2]), v=([[0.5] * 25], [0]))
     check("user v has other images than w; use the files of one data set", sources.leaf, tmp_path)
+    leaf(file, w=([row] * 3, [0, 1, 2]), v=([[2.0] * 16], [0]))
+    check("user v: pixels are 2 to 2, expected 0 to 1", sources.leaf, tmp_path)
     content = leaf(file, w=([row] * 3, [0, 1, 2])).read_text()
     for damaged, message in (
         ("", r"Expecting value.*"),

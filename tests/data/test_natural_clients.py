@@ -53,7 +53,7 @@ def test_a_column_of_clients_without_a_test_part(tmp_path):
     again = sources.parquet(tmp_path / "data", **options)  # from the cache
     assert again.client_names == source.client_names and np.array_equal(again.owners, source.owners)
     assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
-    message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none of any; raise"
+    message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none; raise"
     check(message, sources.parquet, tmp_path / "data", client_column="writer_id", test_fraction=0.01)
 
 
@@ -280,7 +280,7 @@ def test_wrong_csv_files(tmp_path):
         (["1,a, "], "train.csv, line 2: the label is empty, expected a class"),
         (["1,a,-1"], "train.csv, line 2: label -1, expected a class from 0 or a name"),
         (["1,a,7"], "training labels are 7 to 7 for 1 examples"),
-        (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none of any"),
+        (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none"),
         (['1,"a,0'], "train.csv: cannot be read as csv .unexpected end of data"),
     ):
         landmarks(tmp_path / "data", lines)

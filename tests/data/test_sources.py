@@ -1,14 +1,19 @@
 """Folders, Parquet and npz files on small data made here: real readers, and the same pixels back."""
 
 import importlib
+import io
 import json
 import re
+import struct
 import warnings
+import zlib
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
-from small_data import NAMES, assert_same_examples, draw, save_classes, save_image, save_parquet
+from small_data import NAMES, assert_same_examples, check, draw, save_classes, save_image, save_parquet
 
 from experiments.config.plain_values import plain
 from fedjax_collapse import Federation, UserError, partition, sources
@@ -38,8 +43,8 @@ def test_folder_with_train_and_test(tmp_path):
         ("1", 1, [255]),
         ("L", 200, [200]),
         ("LA", (200, 0), [200]),  # transparency is dropped, as by torchvision
-        ("I;16", 0x9C01, [0x9C]),
-        ("I", 0x9C01, [0x9C]),
+        ("I;16", 0x9C01, [0x9B]),  # of 65535
+        ("I", 0x9C01, [0x9B]),
         ("P", 7, [7, 14, 21]),
         ("RGB", (1, 2, 3), [1, 2, 3]),
         ("RGBA", (1, 2, 3, 0), [1, 2, 3]),
@@ -48,6 +53,7 @@ def test_folder_with_train_and_test(tmp_path):
 )
 def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mode, colour, expected):
     image = Image.new(mode, (8, 8), colour)
+    image.putpixel((0, 0), 0 if isinstance(colour, int) else (0,) * len(colour))
     options = {}
     if mode == "P":
         image.putpalette([value for entry in range(256) for value in (entry, 2 * entry % 256, 3 * entry % 256)])
@@ -55,10 +61,94 @@ def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mo
     for folder in ("train/ant", "train/bee", "test/ant"):
         (tmp_path / "data" / folder).mkdir(parents=True)
         image.save(tmp_path / "data" / folder / f"0.{'tif' if mode in ('I', 'CMYK') else 'png'}", **options)
-    source = sources.folder(str(tmp_path / "data"), channels=0)
-    assert source.images.shape == (2, 8, 8, len(expected)) and np.all(source.images == expected)
-    colours = sources.folder(str(tmp_path / "data")).images
-    assert colours.shape == (2, 8, 8, 3) and np.all(colours == expected)
+    source = sources.folder(str(tmp_path / "data"), channels=0, scale=65535)
+    assert source.images.shape == (2, 8, 8, len(expected)) and np.all(source.images[:, 1:] == expected)
+    colours = sources.folder(str(tmp_path / "data"), scale=65535).images
+    assert colours.shape == (2, 8, 8, 3) and np.all(colours[:, 1:] == expected)
+
+
+@pytest.mark.parametrize("kind", ["I;16", "I", "F"])
+def test_grey_levels_beyond_8_bits_need_a_scale(tmp_path, kind):
+    """A number, or the largest of the training part, which is all that later images are compared with."""
+    levels = {"train/ant": (0, 95, 190), "train/bee": (0, 0, 10), "test/ant": (0, 95, 240), "test/bee": (0, 0, 0)}
+    for folder, own in levels.items():
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        types = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
+        Image.fromarray(np.array([own], types[kind])).save(tmp_path / "data" / folder / "0.tif")
+    check("0.tif: grey levels of more than 8 bits, 0 to 190; set data.scale", sources.folder, tmp_path / "data")
+    check("0.tif: .* 0 to 190, expected 0 to 100; set data.scale", sources.folder, tmp_path / "data", scale=100)
+    check("scale -1 is not positive", sources.folder, tmp_path / "data", scale=-1)
+    check("scale 'most': expected", sources.folder, tmp_path / "data", scale="most")
+    largest, given = (sources.folder(tmp_path / "data", channels=1, scale=scale) for scale in ("max", 380))
+    assert largest.images[..., 0].tolist() == [[[0, 128, 255]], [[0, 0, 13]]]
+    assert largest.test_images[..., 0].tolist() == [[[0, 128, 255]], [[0, 0, 0]]]  # 240 is clipped
+    assert given.images[..., 0].tolist() == [[[0, 64, 128]], [[0, 0, 7]]]
+    assert given.test_images[0, ..., 0].tolist() == [[0, 64, 161]]
+
+
+def test_colours_of_16_bits_lose_half_of_them_only_if_asked(tmp_path):
+    """Pillow reads the upper eight, of which nothing is left of small values."""
+    row = np.array([[[1000, 40000, 65535], [0, 255, 256]]], ">u2")
+    for folder in ("train/ant", "train/bee", "test/ant"):
+        file = tmp_path / "data" / folder / "0.png"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(png_of_16_bits(row))
+    for scale in (None, "max", 1000):
+        message = "0.png: colours of 16 bits, of which the upper eight can be read; set data.scale=65535, or convert"
+        check(message, sources.folder, tmp_path / "data", scale=scale)
+    assert sources.folder(tmp_path / "data", scale=65535).images[0].tolist() == (row >> 8).tolist()
+
+
+def png_of_16_bits(rows):
+    """A PNG file of colours of 16 bits, which Pillow does not write."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", rows.shape[1], rows.shape[0], 16, 2, 0, 0, 0)
+    lines = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
+
+
+def test_images_of_one_colour_each_are_an_error(tmp_path):
+    """They are what is left of images whose range was taken wrongly. One that is not is enough."""
+    images = np.full((4, 8, 8, 3), 7, np.uint8)
+    arrays = dict(labels=np.arange(4), test_images=images, test_labels=np.arange(4))
+    np.savez(tmp_path / "data.npz", images=images, **arrays)
+    check("each of the 4 training images is of one colour, 7 to 7; expected images", sources.npz, tmp_path / "data.npz")
+    images[3, 0, 0, 0] = 8
+    np.savez(tmp_path / "data.npz", images=images, **arrays)
+    assert sources.npz(tmp_path / "data.npz").images.max() == 8
+
+
+@pytest.mark.parametrize("source", ["folder", "parquet", "arrow", "csv"])
+def test_orientation_is_applied_by_every_reader(tmp_path, source):
+    """As Hugging Face does: 6 is a camera held upright, of which the file has the rows from right to left."""
+    images, labels = draw(8, (6, 8, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned, content = np.rot90(images, -1, axes=(1, 2)), []
+    for row, image in enumerate(images):
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "PNG", exif=exif)
+        content.append(buffer.getvalue())
+        for part in ("train", "test"):
+            file = tmp_path / "folder" / part / NAMES[labels[row]] / f"{part}{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(buffer.getvalue())
+    for part in ("train", "test"):
+        save_parquet(tmp_path / "parquet" / f"{part}.parquet", content, labels)
+        table = pyarrow.parquet.read_table(tmp_path / "parquet" / f"{part}.parquet")
+        (tmp_path / "arrow" / part).mkdir(parents=True)
+        with pyarrow.ipc.new_stream(tmp_path / "arrow" / part / "data-00000-of-00001.arrow", table.schema) as stream:
+            stream.write_table(table)
+        lines = [f"{part}{row}.png,{label},u" for row, label in enumerate(labels)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["image_id,class,user_id", *lines]))
+    options = dict(test_file=tmp_path / "test.csv", image_folder=tmp_path / "folder") if source == "csv" else {}
+    path = tmp_path / ("train.csv" if source == "csv" else source)
+    read = getattr(sources, source)(path, **options)
+    assert_same_examples(read.images, read.labels, turned, labels)
+    assert_same_examples(read.test_images, read.test_labels, turned, labels)
 
 
 @pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid")])
@@ -82,7 +172,7 @@ def test_a_validation_part_beside_a_test_part(tmp_path):
     examples = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "val"))}
     for name, of_part in examples.items():
         save_classes(tmp_path / "data" / name, *of_part)
-    with pytest.warns(UserWarning, match="val: not used, as there are training and test parts; data.validation=test"):
+    with pytest.warns(UserWarning, match="val is not used, as there are training and test parts; data.validation=test"):
         unused = sources.folder(tmp_path / "data")
     assert_same_examples(unused.test_images, unused.test_labels, *examples["test"])
     tested, trained = (sources.folder(tmp_path / "data", validation=use) for use in ("test", "train"))

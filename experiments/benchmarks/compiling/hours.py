@@ -42,11 +42,11 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {  # by data source; domains are of FedBN's ten classes, test parts as the configs hold them out
-    "tfds:cifar10": Published(10, (32, 32, 3), 50_000),
-    "tfds:cifar100": Published(100, (32, 32, 3), 50_000),
-    "tfds:fashion_mnist": Published(10, (28, 28, 1), 60_000),
-    "tfds:svhn_cropped": Published(10, (32, 32, 3), 73_257),
-    "tfds:stl10": Published(10, (96, 96, 3), 5_000),
+    "cifar10": Published(10, (32, 32, 3), 50_000),
+    "cifar100": Published(100, (32, 32, 3), 50_000),
+    "fashion_mnist": Published(10, (28, 28, 1), 60_000),
+    "svhn": Published(10, (32, 32, 3), 73_257),
+    "stl10": Published(10, (96, 96, 3), 5_000),
     "folder:tiny-imagenet-200": Published(200, (64, 64, 3), 100_000),
     "folder:office": Published(10, (256, 256, 3), 2_025, 125),
     "tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch": Published(10, (256, 256, 3), 18_278, 2_103),

@@ -17,7 +17,7 @@ from fedjax_collapse.core.records import UserError
 
 VIT_B = dict(name="vit", size="B", patch=16, weights="vit_base_patch16_224_in21k.safetensors")
 DEIT_S = dict(name="vit", size="S", patch=16, weights="deit_small_patch16_224.safetensors")
-CIFAR100 = dict(source="tfds:cifar100", image_size=224, normalisation="half")
+CIFAR100 = dict(source="cifar100", image_size=224, normalisation="half")
 DOMAINNET = dict(
     source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch", image_size=224, normalisation="half"
 )

@@ -100,12 +100,12 @@ DATA = dict(  # what the settings of each data set have in common
     digits={},  # of the offline versions
     cifar10=dict(
         rounds=100,  # paper
-        data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
+        data=dict(source="cifar10", normalisation="cifar10"),  # released code
         training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
     ),
     cifar100=dict(
         rounds=100,  # paper
-        data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
+        data=dict(source="cifar100", normalisation="cifar100"),  # released code
         training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
     ),
     tiny=dict(

@@ -94,10 +94,10 @@ def _data(source, normalisation, augmentation):
 
 
 DATA = dict(  # what the published settings of each data set have in common
-    fmnist=_data("tfds:fashion_mnist", "unit", "fedmr_fashion_mnist"),
-    svhn=_data("tfds:svhn_cropped", "svhn", "fedmr_svhn"),
-    cifar10=_data("tfds:cifar10", "cifar10_fedmr", "fedmr_cifar10"),
-    cifar100=_data("tfds:cifar100", "cifar100", "fedmr_cifar100")
+    fmnist=_data("fashion_mnist", "unit", "fedmr_fashion_mnist"),
+    svhn=_data("svhn", "svhn", "fedmr_svhn"),
+    cifar10=_data("cifar10", "cifar10_fedmr", "fedmr_cifar10"),
+    cifar100=_data("cifar100", "cifar100", "fedmr_cifar100")
     | dict(rounds=400, network=dict(name="wide_resnet")),  # paper: table 4; WRN-28-10
 )
 OFFLINE_DATA = dict(digits={}, glyphs10=dict(data=GLYPHS), glyphs100=dict(data=GLYPHS_100))

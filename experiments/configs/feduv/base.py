@@ -82,8 +82,8 @@ def data_sets(*names: str) -> dict[str, dict]:
     resnet50 = dict(name="resnet50", stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
     small = dict(domains=True, image_size=96, normalisation="half")  # paper; our choice
     rows = dict(  # rounds (paper), network, data, augmentation
-        stl10=(100, cnn, dict(source="tfds:stl10", normalisation="half"), "feduv_stl10"),
-        cifar100=(60, resnet18, dict(source="tfds:cifar100", normalisation="cifar100"), "feduv_cifar100"),
+        stl10=(100, cnn, dict(source="stl10", normalisation="half"), "feduv_stl10"),
+        cifar100=(60, resnet18, dict(source="cifar100", normalisation="cifar100"), "feduv_cifar100"),
         tiny=(40, resnet50, dict(source="folder:tiny-imagenet-200", normalisation="half"), "feduv_tiny_imagenet"),
         pacs=(60, cnn, dict(source="folder:PACS", test_per_class=40, **small), "feduv_domains"),
         ham10000=(60, resnet18, dict(source="folder:HAM10000", test_fraction=0.2, **small), "feduv_domains"),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide_by_client
+from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide
 from fedjax_collapse.data.reading.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import check_is_file, files_below
-from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
+from fedjax_collapse.data.reading.tabular import check_class, check_columns, number_classes
 
 
 class TextColumns(NamedTuple):
@@ -41,20 +41,15 @@ def list_csv(
         raise UserError(f"{image_folder}: there is no such folder; set data.image_folder to the folder of the images")
     find = _finder(image_folder)
     train, test = _read(path, columns, find), _read(test_file, columns, find, needs_client=False) if test_file else []
-    if all(label.isdecimal() for _, _, label, _ in train):
-        names = numbered(path, [int(label) for _, _, label, _ in train])
-        as_name = {label: str(int(label)) for _, _, label, _ in train + test if label.isdecimal()}
-    else:
-        names, as_name = sorted({label for _, _, label, _ in train}), {}
-    number = {name: row for row, name in enumerate(names)}
+    names, number = number_classes(path, [label for _, _, label, _ in train])
     parts = []
     for part in (train, test):
         parts.append([])
         for where, file, label, client in part:
-            if (name := as_name.get(label, label)) not in number:
+            if (row := number(label)) is None:
                 raise UserError(f"{where}: class {label!r} is none of the {len(names)} classes of training")
-            parts[-1].append(Encoded(file, str(file), number[name], client=client))
-    return Listing(*(parts if test_file else divide_by_client(path, parts[0], test_fraction, seed)), names)
+            parts[-1].append(Encoded(file, str(file), row, client=client))
+    return Listing(*(parts if test_file else divide(path, parts[0], test_fraction, seed)), names)
 
 
 def _read(path, columns: TextColumns, find: Callable[[str, str], Path], needs_client: bool = True):

@@ -1,6 +1,7 @@
 """Encoded images with labels, from files or tables, and their decoding to arrays."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,21 +11,40 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.natural_clients import Client, held_out, number_clients
+from fedjax_collapse.data.reading.tabular import class_order
 from fedjax_collapse.data.text import multi_hot
 
-VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
-_GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
+VERSION = 3  # of the decoding; increase it whenever the arrays of a file change
+_GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 and 32 bits, which start with I
+_UPPER_EIGHT_OF = 2**16 - 1  # the scale with which the upper eight of 16 bits are kept
 
 
 class Encoded(NamedTuple):
-    """One image, not yet decoded."""
+    """One image, most often not yet decoded."""
 
-    content: bytes | Path
+    content: bytes | Path | np.ndarray  # an array is the pixels themselves, uint8 [height, width, channels]
     where: str  # for messages
-    label: int | tuple[str, ...]  # the class, or the names of all labels of an example
+    label: int | str | tuple[str, ...]  # the class, its name before it has a number, or the names of all labels
     domain: int = 0
     client: Client | None = None  # all examples of a part have one, or none has; as for ``coarse``
     coarse: int | None = None  # the class above the class
+
+
+class Decoding(NamedTuple):
+    """How encoded images become arrays.
+
+    Args:
+        image_size: height and width to resize to; 0 keeps the size of the images, which must all be equal.
+        channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
+        fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
+        scale: the number that becomes 255 where grey levels have more than 8 bits; ``max`` for the largest of the
+            training part, to which others are clipped; None if there are no such images.
+    """
+
+    image_size: int = 0
+    channels: int = 0
+    fit: str = "stretch"
+    scale: float | str | None = None
 
 
 class Listing(NamedTuple):
@@ -36,20 +56,15 @@ class Listing(NamedTuple):
     domain_names: Sequence[str] = ()
 
 
-def decode_listing(
-    listing: Listing, classes: Sequence[str], image_size: int, channels: int, fit: str = "stretch"
-) -> Arrays:
+def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding) -> Arrays:
     """Decodes a listing to images, labels, domains, owners and names, the fields of ``Source``.
 
     Args:
         classes: names of the classes to keep, in their new order; none selects all.
-        image_size: height and width to resize to; 0 keeps the size of the images, which must all be equal.
-        channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
-        fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
 
     Raises:
-        UserError: if a class is unknown, a part is empty, a label is out of range, or an image cannot be decoded or
-            differs in size from the first.
+        UserError: if a class is unknown, a part is empty, a label is out of range, or an image cannot be decoded,
+            differs in size from the first, or has grey levels beyond 8 bits or ``decoding.scale``.
     """
     names = list(classes or listing.class_names)
     for name in names:
@@ -65,7 +80,9 @@ def decode_listing(
             raise UserError(
                 f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
             )
-        arrays[f"{prefix}images"] = decode_all(kept, image_size, channels, fit)
+        if decoding.scale == "max":
+            decoding = decoding._replace(scale=_largest_level(kept))
+        arrays[f"{prefix}images"] = decode_all(kept, decoding)
         labels = [example.label for example in kept]
         arrays[f"{prefix}labels"] = multi_hot(labels, names) if is_multi else np.array([new_label[x] for x in labels])
         if listing.domain_names:
@@ -86,22 +103,60 @@ def decode_listing(
     return arrays
 
 
-def divide_by_client(
+def divide(
     path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
 ) -> tuple[list[Encoded], list[Encoded]]:
     """Returns training and test examples: of each client with ``n`` examples, ``floor(test_fraction * n)`` are tested.
 
+    Without clients, this is of each class, or if examples have several labels of all; a warning says so.
+
     Raises:
         UserError: if no example would be tested.
     """
-    is_test = held_out([example.client for example in examples], test_fraction, seed)
-    if not is_test.any():
-        raise UserError(
-            f"{path}: it has no test part, and test_fraction {test_fraction:g} of each client's examples is none of "
-            "any; raise data.test_fraction"
-        )
+    clients = [example.client for example in examples if example.client is not None]
+    is_test = hold_out(path, clients, [example.label for example in examples], test_fraction, seed)
     train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
     return train, test
+
+
+def hold_out(
+    path: str | Path, clients: Sequence[Client], labels: Sequence, test_fraction: float, seed: int
+) -> np.ndarray:
+    """Returns a mask of the examples that are held out: of each client, of each class, or of all, as in ``divide``.
+
+    Raises:
+        UserError: if there would be none.
+    """
+    if clients:
+        groups, of_each = clients, "each client's examples"
+    elif isinstance(labels[0], tuple):
+        groups, of_each = [0] * len(labels), "all examples"
+    else:
+        groups, of_each = labels, "each class"
+    is_test = held_out(groups, test_fraction, seed)
+    if not is_test.any():
+        raise UserError(
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} of {of_each} is none; raise "
+            "data.test_fraction"
+        )
+    if not clients:
+        warnings.warn(f"{path}: there is no test part; {test_fraction:g} of {of_each} are held out", stacklevel=2)
+    return is_test
+
+
+def named_classes(train: Sequence[Encoded], test: Sequence[Encoded]) -> tuple[list[Encoded], list[Encoded], list[str]]:
+    """Returns the examples with numbers in the place of the names of classes, and these in order.
+
+    Raises:
+        UserError: if a label is no name, or one that training does not have.
+    """
+    names = sorted({str(example.label) for example in train}, key=class_order)
+    number = {name: row for row, name in enumerate(names)}
+    for example in (*train, *test):
+        if number.get(example.label) is None:
+            expected = f"one of the {len(names)} classes of training"
+            raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
+    return *([each._replace(label=number[each.label]) for each in part] for part in (train, test)), names
 
 
 def _checked_label(example, class_names):
@@ -113,11 +168,11 @@ def _checked_label(example, class_names):
     return example.label
 
 
-def decode_all(examples: Sequence[Encoded], image_size: int, channels: int, fit: str = "stretch") -> np.ndarray:
-    """Returns the images [examples, height, width, channels]; for arguments and errors, see ``decode_listing``."""
-    images, channels = None, channels or _channels_of(examples[0])
+def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
+    """Returns the images [examples, height, width, channels]; for errors, see ``decode_listing``."""
+    images, decoding = None, decoding._replace(channels=decoding.channels or _channels_of(examples[0]))
     for row, example in enumerate(examples):
-        pixels = _decode(example, image_size, channels, fit)
+        pixels = _decode(example, decoding)
         if images is None:
             images = np.empty((len(examples), *pixels.shape), np.uint8)
         if pixels.shape != images.shape[1:]:
@@ -129,15 +184,18 @@ def decode_all(examples: Sequence[Encoded], image_size: int, channels: int, fit:
     return images
 
 
-def _decode(example, image_size, channels, fit):
+def _decode(example, decoding):
     """Decodes an image to [height, width, channels] uint8."""
     from PIL import Image, ImageOps
 
-    picture = _open(example, "L" if channels == 1 else "RGB")
-    if image_size:
-        resize = ImageOps.fit if fit == "crop" else Image.Image.resize
-        picture = resize(picture, (image_size, image_size), Image.Resampling.BILINEAR)
-    return np.asarray(picture).reshape(picture.height, picture.width, channels)
+    picture = _in_8_bits(_open(example, decoding.scale), example.where, decoding.scale)
+    if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
+        picture = picture.convert("RGBA")
+    picture = picture.convert("L" if decoding.channels == 1 else "RGB")  # drops transparency, as torchvision does
+    if size := decoding.image_size:
+        resize = ImageOps.fit if decoding.fit == "crop" else Image.Image.resize
+        picture = resize(picture, (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(picture.height, picture.width, decoding.channels)
 
 
 def _channels_of(example):
@@ -145,36 +203,59 @@ def _channels_of(example):
     return 1 if mode in _GREY or mode.startswith("I") else 3
 
 
-def _open(example, mode=None):
-    """Loads an image, converted to ``mode`` if given."""
-    from PIL import Image
+def _open(example, scale=_UPPER_EIGHT_OF):
+    """Loads an image, and turns it as its EXIF orientation says."""
+    from PIL import Image, ImageOps
 
+    if isinstance(example.content, np.ndarray):
+        return Image.fromarray(example.content.squeeze(-1) if example.content.shape[-1] == 1 else example.content)
     try:
         with Image.open(io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content) as file:
+            has_deep_colours = len(file.getbands()) > 1 and ";16" in str(file.tile[:1])  # how they are stored
             file.load()
-            return _convert(file, mode) if mode else file
+            ImageOps.exif_transpose(file, in_place=True)
     except PermissionError:
         raise UserError(f"{example.where}: cannot be opened (permission denied); allow reading it") from None
     except Exception as error:  # for damaged files, decoders raise various exceptions
         raise UserError(
             f"{example.where}: cannot be read as an image ({_reason(error, example)}); repair, replace or remove it"
         ) from None
+    if has_deep_colours and scale != _UPPER_EIGHT_OF:
+        raise UserError(
+            f"{example.where}: colours of 16 bits, of which the upper eight can be read; set "
+            f"data.scale={_UPPER_EIGHT_OF}, or convert them to 8 bits"
+        )
+    return file
 
 
-def _convert(picture, mode):
-    """Keeps the upper eight of 16 bits, as Pillow does with colours; drops transparency, as torchvision does."""
+def _levels_of(picture):
+    """Returns the grey levels of an image that has more than 8 bits; None for others."""
+    return np.asarray(picture) if picture.mode == "F" or picture.mode.startswith("I") else None
+
+
+def _largest_level(examples):
+    found = [levels.max() for example in examples if (levels := _levels_of(_open(example, "max"))) is not None]
+    return _Clipped(max(found, default=1) or 1)
+
+
+class _Clipped(float):
+    """A scale that clips what is above."""
+
+
+def _in_8_bits(picture, where, scale):
+    """Returns the image with grey levels of 8 bits."""
     from PIL import Image
 
-    if picture.mode == "F":
-        raise ValueError("its pixels are floats, expected 8 or 16 bits")
-    if picture.mode.startswith("I"):  # Pillow would clip values above 255
-        values = np.asarray(picture)
-        if values.min() < 0 or values.max() >= 2**16:
-            raise ValueError("its pixels have more than 16 bits, expected 8 or 16 bits")
-        picture = Image.fromarray((values.astype(np.int32) >> 8).astype(np.uint8))
-    if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
-        picture = picture.convert("RGBA")
-    return picture.convert(mode)
+    if (levels := _levels_of(picture)) is None:
+        return picture
+    found = f"{where}: grey levels of more than 8 bits, {levels.min():g} to {levels.max():g}"
+    if scale is None:
+        raise UserError(
+            f"{found}; set data.scale to the number that becomes white, or to max for the largest of the training part"
+        )
+    if not 0 <= levels.min() <= levels.max() <= (np.finfo(float).max if isinstance(scale, _Clipped) else scale):
+        raise UserError(f"{found}, expected 0 to {scale:g}; set data.scale to the number that becomes white")
+    return Image.fromarray(np.rint(np.minimum(levels / scale, 1) * 255).astype(np.uint8))
 
 
 def _reason(error, example):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +10,13 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
 from fedjax_collapse.data.reading.index_file import read_isic2019
 from fedjax_collapse.data.reading.listings import files_below, folders_in
+from fedjax_collapse.data.reading.parts import PARTS, choose
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has bounding boxes next to its images
 ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
-PARTS = {  # names of folders, in any capitals
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("test", "testing"), "test"),
-    **dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "validation"),
-}
 _LIKE_A_PART = re.compile(f"(?:{'|'.join(PARTS)})[^a-z]", re.IGNORECASE)  # such as train_extra
-VALIDATION = ("unused", "test", "train")  # what becomes of a validation part next to a test part
 
 
 def list_folder(
@@ -114,19 +108,7 @@ def _parts(root, validation, test_fraction, test_per_class, rng):
             "a class of that name"
         )
     parts = {kind: _images_of_classes(found[kind]) for kind in ("train", "test", "validation") if kind in found}
-    train, held_out = parts["train"], parts.get("validation", [])
-    if "test" not in parts:
-        warnings.warn(f"{root}: there is no test part; the test part is {found['validation'].name}", stacklevel=2)
-        return train, held_out
-    if held_out and validation == "test":
-        return train, held_out
-    if held_out and validation == "unused":
-        warnings.warn(
-            f"{found['validation']}: not used, as there are training and test parts; data.validation=test or train "
-            "takes it as one, or adds it to training",
-            stacklevel=2,
-        )
-    return train + held_out * (validation == "train"), parts["test"]
+    return choose(root, parts, {kind: folder.name for kind, folder in found.items()}, validation)
 
 
 def _parts_in(root):

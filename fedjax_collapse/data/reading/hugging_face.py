@@ -1,20 +1,17 @@
 """Images inside the tables of Hugging Face's data sets: Parquet files, and Arrow files as ``save_to_disk`` writes."""
 
-import contextlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide_by_client
-from fedjax_collapse.data.reading.listings import check_is_file, files_below
-from fedjax_collapse.data.reading.tabular import numbered
+from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide, named_classes
+from fedjax_collapse.data.reading.parts import find_files
+from fedjax_collapse.data.reading.tables import open_arrow, reading_table
+from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
 
-_TEST_FILES = ("test", "val", "validation")
 _USUAL = {"image": ("image", "img"), "label": ("label", "labels", "fine_label", "character")}
-_ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
 
 
 class Columns(NamedTuple):
@@ -33,51 +30,29 @@ class Columns(NamedTuple):
         return self[:4]
 
 
-def list_tables(path: str | Path, kind: str, columns: Columns, test_fraction: float, seed: int) -> Listing:
-    """Lists the images of all files ``train*`` and ``test*`` (or ``val...``) of a ``kind``, Parquet or Arrow.
+def list_tables(
+    path: str | Path, kind: str, columns: Columns, validation: str, test_fraction: float, seed: int
+) -> Listing:
+    """Lists the images of the files of both parts (``parts.find_files``) of a ``kind``, Parquet or Arrow.
 
-    The part may also be the name of the folder (``train/data-00000-of-00001.arrow``), or follow the name of the data
-    set (``femnist-train.arrow``). If there are clients and no test files, a ``test_fraction`` of each client's examples
-    is held out. An image is a struct with its encoded ``bytes``, or only these bytes. Class names are taken from
-    Hugging Face's metadata; without them they are the labels.
+    Without test files, a ``test_fraction`` of the examples of each client, else of each class, is held out. An image is
+    a struct with its encoded ``bytes``, or only these bytes. A class is an integer, whose name is in Hugging Face's
+    metadata if there is any, or a name.
 
     Raises:
-        UserError: no such file, a table that cannot be read, or a column, image, label or client that is not there.
+        UserError: no such file, a table that cannot be read, or a column, image, label or client that is not there; as
+            in ``find_files``.
     """
-    names, parts = {}, find_files(path, kind, needs_test=not columns.client)
+    names, parts = {}, find_files(path, kind, validation)
     train, test = (_read_all(files, kind, columns, names) for files in parts)
     if not parts[1]:
-        train, test = divide_by_client(path, train, test_fraction, seed)
+        train, test = divide(path, train, test_fraction, seed)
     labels = [example.label for example in train]
     if columns.several:
         return Listing(train, test, sorted({name for own in labels for name in own}))
+    if isinstance(labels[0], str):
+        return Listing(*named_classes(train, test))
     return Listing(train, test, _common(names) or numbered(path, labels))
-
-
-def find_files(path: str | Path, kind: str, needs_test: bool) -> tuple[list[Path], list[Path]]:
-    """Returns the files of the training and of the test part of a folder of a ``kind``: Parquet, Arrow, CSV.
-
-    Raises:
-        UserError: there are none; test files are only missing if they are needed.
-    """
-    if not os.path.isdir(path):
-        raise UserError(f"{path}: there is no such folder; expected the folder of a data set saved as {kind}")
-    suffix = f".{kind.lower()}"
-    files = [file for file in files_below(Path(path)) if file.suffix == suffix]
-    train_files, test_files = _files_of(path, files, "train"), []
-    for name in _TEST_FILES:
-        test_files = test_files or _files_of(path, files, name)
-    for found, name in ((train_files, "train"), (test_files, "test")):
-        if not found and (name == "train" or needs_test):
-            raise UserError(f"{path}: no {name}*{suffix} in it; expected the folder of a data set saved as {kind}")
-    return train_files, test_files
-
-
-def _files_of(path, files, part):
-    """Returns the files of a part, by the beginning of their names, else by their folders or a later word."""
-    return [file for file in files if file.name.startswith(part)] or [
-        file for file in files if part in file.relative_to(path).parts[:-1] or f"-{part}" in file.name
-    ]
 
 
 def _read_all(files, kind, columns, names):
@@ -97,19 +72,6 @@ def _read(file, kind, columns):
         table, names = (_parquet if kind == "Parquet" else _arrow)(file, columns)
     examples = examples_of(file, table, names, range(len(table)))
     return examples, None if names.several else class_names_in(file, table.schema, names.label)
-
-
-@contextlib.contextmanager
-def reading_table(file: Path, kind: str) -> Iterator[None]:
-    """Turns errors of pyarrow into a UserError of one line."""
-    import pyarrow
-
-    check_is_file(file)
-    try:
-        yield
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
 
 
 def examples_of(file: Path, table: Any, columns: Columns, numbers: Iterable[int]) -> list[Encoded]:
@@ -146,20 +108,11 @@ def _arrow(file, columns):
     return table, names
 
 
-def open_arrow(file: Path) -> Any:
-    """Returns the table of an Arrow file or stream."""
-    import pyarrow
-
-    with pyarrow.OSFile(str(file)) as stream:
-        is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
-        stream.seek(0)
-        return (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
-
-
 def choose_columns(file, existing: Sequence[str], columns: Columns) -> Columns:
     """Returns the columns with names for the empty ones that are needed."""
     usual = {key: next((name for name in names if name in existing), names[0]) for key, names in _USUAL.items()}
     keys = Columns._fields[:4]
+    check_columns(file, existing)
     chosen = columns._replace(**{key: getattr(columns, key) or usual.get(key, "") for key in keys})
     for key, name in zip(keys, chosen.names(), strict=True):
         if name and name not in existing:
@@ -175,13 +128,18 @@ def _example(file, row, names, image, label, client, coarse):
         raise UserError(
             f"{file}: row {row} has {found} in {names.label!r}, expected {expected}; set data.label_column{hint}"
         )
-    if not isinstance(content, bytes) or not isinstance(label, (int, list)):
-        raise UserError(f"{file}: row {row} has no encoded image in {names.image!r} or no integer in {names.label!r}")
+    if not isinstance(content, bytes) or not isinstance(label, (int, str, list)):
+        raise UserError(
+            f"{file}: row {row} has no encoded image in {names.image!r}, or neither an integer nor a name in "
+            f"{names.label!r}"
+        )
+    if isinstance(label, str):
+        check_class(f"{file}: row {row}", label)
     if names.client and (not isinstance(client, (str, int)) or isinstance(client, bool)):
         raise UserError(f"{file}: row {row} has {client!r:.40} in {names.client!r}; expected a client's name or number")
     if names.coarse and not isinstance(coarse, int):
         raise UserError(f"{file}: row {row} has {coarse!r:.40} in {names.coarse!r}; expected an integer")
-    own = tuple(map(str, label)) if names.several else int(label)
+    own = tuple(map(str, label)) if names.several else label if isinstance(label, str) else int(label)
     return Encoded(content, f"{file}, row {row}", own, client=client, coarse=coarse)
 
 

@@ -3,6 +3,7 @@
 ``user_data[user]`` has ``x`` and ``y``, lists of one entry per example. What ``x`` and ``y`` are tells the data set:
 
 * rows of pixels from 0 to 1, or names of image files, and classes: FEMNIST, CelebA;
+* other rows of numbers, which are features: LEAF's and FedProx's synthetic data, FedProx's normalised MNIST;
 * texts of 80 characters, and the next one: Shakespeare;
 * the columns of a tweet (id, date, query, user, text), and 0 or 1: Sentiment140;
 * the sequences of a comment, each of ten tokens, and ``target_tokens``: Reddit.
@@ -22,7 +23,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import text
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.encoded import Encoded, Listing, decode_all, decode_listing
+from fedjax_collapse.data.reading.encoded import Decoding, Encoded, Listing, decode_all, decode_listing
 from fedjax_collapse.data.reading.folders import SUFFIXES
 from fedjax_collapse.data.reading.levels import as_square, to_levels
 from fedjax_collapse.data.reading.listings import files_below
@@ -40,6 +41,7 @@ class Kind(NamedTuple):
     encode: Callable[[list, list], text.Pair]
     class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
     task: str = "classification"
+    are_images: bool = False
 
 
 def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, channels: int) -> Arrays:
@@ -48,14 +50,14 @@ def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, chann
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    parts = {part: _read_part(Path(path) / part) for part in PARTS}
-    train, test = parts.values()
+    encode = _encoding_of(next(_users(Path(path) / "train"))[2])
+    train, test = (_read_part(Path(path) / part, encode) for part in PARTS)
     if isinstance(train[0][1], list):
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
         names = numbered(path, np.concatenate([labels for _, _, labels in train]))
         listing = Listing(*([*_files(part, Path(image_folder))] for part in (train, test)), names)
-        return decode_listing(listing, (), image_size, channels)
+        return decode_listing(listing, (), Decoding(image_size, channels))
     return fields_of(path, *map(_joined, (train, test)))
 
 
@@ -115,8 +117,9 @@ def kind_of(
     if _are_files(x):
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
-        return Kind(lambda x, y: _decoded(user, x, y, Path(image_folder), size, channels))
-    return Kind(lambda x, y: (as_square(to_levels(_rows(x))), _classes(y)))
+        return Kind(lambda x, y: _decoded(user, x, y, Path(image_folder), size, channels), are_images=True)
+    encode = _encoding_of(x)
+    return Kind(lambda x, y: (encode(x), _classes(y)), are_images=encode is _images)
 
 
 def is_text(path: Path) -> bool:
@@ -157,7 +160,7 @@ def _comments(x, y, vocabulary):
 
 def _decoded(user, names, y, folder, size, channels):
     listed = [*_files([(user, names, _classes(y))], folder)]
-    return decode_all(listed, size, channels), np.array([example.label for example in listed])
+    return decode_all(listed, Decoding(size, channels)), np.array([example.label for example in listed])
 
 
 def _vocabulary(path, file, size, words_of):
@@ -174,13 +177,13 @@ def _joined(users):
     return clients, *(np.concatenate([user[place] for user in users]) for place in (1, 2))
 
 
-def _read_part(folder):
-    """Returns (user, images or names of images, labels) of all users of a part."""
+def _read_part(folder, encode):
+    """Returns (user, images, features or names of images, labels) of all users of a part."""
     users = []
     for file, user, x, y in _users(folder):
         try:
             labels = _classes(y)
-            users.append((user, x if _are_files(x) else as_square(to_levels(_rows(x))), labels))
+            users.append((user, x if _are_files(x) else encode(x), labels))
         except ValueError as error:
             raise UserError(
                 f"{file}: user {user}: {error}; expected images, or the texts of LEAF's data sets"
@@ -237,6 +240,26 @@ def _rows(x):
     rows = np.array(x)  # a ValueError if rows differ in length
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise ValueError(f"x are {x[0]!r:.30}, ..., expected rows of pixels or names of images")
+    return rows
+
+
+def _encoding_of(x):
+    """Returns the function that makes images or features of rows of numbers, as the first user's are."""
+    try:
+        _images(x)
+    except ValueError:
+        return _features
+    return _images
+
+
+def _images(x):
+    return as_square(to_levels(_rows(x)))
+
+
+def _features(x):
+    rows = _rows(x).astype(np.float32)
+    if not np.isfinite(rows).all():
+        raise ValueError("x has NaN or infinity, expected finite numbers")
     return rows
 
 

@@ -21,7 +21,7 @@ def fields_of(path: str | Path, train: Part, test: Part) -> Arrays:
     """
     (clients, images, labels), (test_clients, test_images, test_labels) = train, test
     if images.shape[1:] != test_images.shape[1:]:
-        raise UserError(f"{path}: training images are {images.shape[1:]}, test images {test_images.shape[1:]}")
+        raise UserError(f"{path}: training inputs are {images.shape[1:]}, test inputs {test_images.shape[1:]}")
     names = numbered(path, labels)
     if (largest := test_labels.max()) >= len(names):
         raise UserError(f"{path}: test label {largest} is none of the {len(names)} classes of training")

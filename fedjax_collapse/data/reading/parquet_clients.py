@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.encoded import decode_all
+from fedjax_collapse.data.reading.encoded import Decoding, decode_all
 from fedjax_collapse.data.reading.hugging_face import (
     Columns,
     choose_columns,
     class_names_in,
     examples_of,
-    find_files,
-    reading_table,
 )
 from fedjax_collapse.data.reading.natural_clients import Client, held_out_of_owners
+from fedjax_collapse.data.reading.parts import find_files
+from fedjax_collapse.data.reading.tables import reading_table
+from fedjax_collapse.data.reading.tabular import class_order
 from fedjax_collapse.data.stream import ClientExamples
 from fedjax_collapse.data.text import multi_hot
 
@@ -41,7 +42,7 @@ class Index(NamedTuple):
 
 
 def index_of(files: Sequence[Path], columns: Columns) -> Index:
-    """Reads clients, and for several labels their names.
+    """Reads clients, and the names of classes or labels where these are texts.
 
     Raises:
         UserError: a file or a column is missing or cannot be read.
@@ -55,7 +56,8 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
             chosen = choose_columns(file, table.schema_arrow.names, columns)
             names = names or class_names_in(file, table.schema_arrow, chosen.label)
             for group in range(table.num_row_groups):
-                wanted = [chosen.client, chosen.label] if chosen.several else [chosen.client]
+                are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
+                wanted = [chosen.client, chosen.label] if are_names else [chosen.client]
                 read = table.read_row_group(group, wanted)
                 for client in read[chosen.client].to_pylist():
                     if not isinstance(client, (str, int)) or isinstance(client, bool):
@@ -65,28 +67,30 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
                     number.setdefault(client, len(number))
                 if chosen.several:
                     labels.update(map(str, itertools.chain.from_iterable(read[chosen.label].to_pylist())))
+                elif are_names:
+                    labels.update(label for label in read[chosen.label].to_pylist() if isinstance(label, str))
                 owners.append(np.array([number[client] for client in read[chosen.client].to_pylist()], np.int32))
                 groups.append((file, group, first))
                 first, size = first + len(read), size + table.metadata.row_group(group).total_byte_size
     if not first:
         raise UserError(f"{files[0]}: it has no rows; expected at least one example, fetch or write it again")
-    found = tuple(sorted(labels)) if chosen.several else names and tuple(names)
+    found = tuple(sorted(labels, key=None if chosen.several else class_order)) if labels else names and tuple(names)
     return Index(groups, chosen, list(number), np.concatenate(owners), size / first, found)
 
 
 def stream_parquet(
-    index: Index, chosen: np.ndarray, image_size: int, channels: int, class_names: Sequence[str], first: int
+    index: Index, chosen: np.ndarray, decoding: Decoding, class_names: Sequence[str], first: int
 ) -> Iterator[ClientExamples]:
     """Yields the clients in the order of the index, from position ``first`` on.
 
     Args:
         chosen: [rows] whether a row is read; clients without any are left out.
-        class_names: those of several labels.
+        class_names: those of labels that are names.
 
     Raises:
         UserError: an image, label or client is not as expected; the message names the row.
     """
-    rows = np.flatnonzero(chosen)
+    rows, number = np.flatnonzero(chosen), {name: row for row, name in enumerate(class_names)}
     rows = rows[np.argsort(index.owners[rows], kind="stable")]
     sizes = np.bincount(index.owners[rows], minlength=len(index.clients))
     starts = np.cumsum(sizes) - sizes
@@ -99,17 +103,16 @@ def stream_parquet(
         examples = _read_rows(index, np.concatenate(of_client))
         for client, wanted in zip(own, of_client, strict=True):
             listed = [examples.pop(row) for row in wanted.tolist()]
-            images = decode_all(listed, image_size, channels)
-            labels = [example.label for example in listed]
-            yield ClientExamples(
-                index.clients[client],
-                images,
-                multi_hot(labels, class_names) if index.columns.several else np.array(labels),
-            )
+            images, labels = decode_all(listed, decoding), [example.label for example in listed]
+            if index.columns.several:
+                targets = multi_hot(labels, class_names)
+            else:
+                targets = np.array([_number(example, number) for example in listed])
+            yield ClientExamples(index.clients[client], images, targets)
 
 
 def open_parquet(
-    path: str | Path, columns: Columns, test_fraction: float, seed: int
+    path: str | Path, columns: Columns, validation: str, test_fraction: float, seed: int
 ) -> tuple[tuple[Index, np.ndarray], tuple[Index, np.ndarray]]:
     """Returns the index and the rows of the training and of the test part; without test files these are held out.
 
@@ -118,7 +121,7 @@ def open_parquet(
     """
     if not columns.client:
         raise UserError(f"{path}: it is read client by client; set data.client_column")
-    train_files, test_files = find_files(path, "Parquet", needs_test=False)
+    train_files, test_files = find_files(path, "Parquet", validation)
     index = index_of(train_files, columns)
     if test_files:
         test = index_of(test_files, columns)
@@ -129,6 +132,16 @@ def open_parquet(
             f"{path}: it has no test part, and test_fraction {test_fraction:g} is none of any client's rows"
         )
     return (index, ~is_test), (index, is_test)
+
+
+def _number(example, number):
+    """Returns the class of an example, by its number or its name."""
+    if isinstance(example.label, int):
+        return example.label
+    if example.label not in number:
+        expected = f"one of the {len(number)} classes of training"
+        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
+    return number[example.label]
 
 
 def _read_rows(index: Index, rows: np.ndarray) -> dict[int, Any]:

@@ -1,46 +1,61 @@
 """PFLlib's folders of data that are divided among clients: ``train/<k>.npz`` and ``test/<k>.npz`` for client k.
 
-Each file holds one array ``data``, a pickled dict of ``x`` float32 [examples, channels, height, width], as the network
-sees the images, and ``y`` int64 [examples]. A pickle may run any code when it is loaded; these are not loaded, but read
-(``stored_arrays.py``).
+Each file holds one array ``data``, a pickled dict of ``y`` int64 [examples] and of ``x``: images float32 [examples,
+channels, height, width], as the network sees them; features float32 [examples, d]; or texts, as integers [examples,
+length], or as pairs of a list of ids, all of one length, and the number of those that count. A pickle may run any code
+when it is loaded; these are not loaded, but read (``stored_arrays.py``).
 """
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
+from fedjax_collapse.data.arrays import number_of_classes
 from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
+from fedjax_collapse.data.stream import ClientExamples
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def read_folder(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads ``images`` [examples, height, width, channels], ``labels`` and ``owners``, and each with ``test_``.
+def stream_folder(path: str | Path, part: str, first: int = 0) -> Iterator[ClientExamples]:
+    """Yields the clients of a part that have examples, by number, without the ``first`` ones.
 
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    root, arrays = Path(path), {}
-    clients = range(_count_clients(root))
-    shape = None
-    for part, prefix in (("train", ""), ("test", "test_")):
-        files = [root / part / f"{client}.npz" for client in clients]
-        images, labels = zip(*map(_read, files), strict=True)
-        shape = shape or images[0].shape[1:]
-        for file, own in zip(files, images, strict=True):
-            if own.shape[1:] != shape:
-                raise UserError(f"{file}: images of {own.shape[1:]}, but {root}/train/0.npz has {shape}; use one shape")
-        arrays |= {
-            f"{prefix}images": np.concatenate(images).transpose(0, 2, 3, 1),
-            f"{prefix}labels": np.concatenate(labels),
-            f"{prefix}owners": np.repeat(clients, [len(own) for own in labels]),
-        }
-    return arrays
+    shape, place = None, 0
+    for client in range(_count_clients(Path(path))):
+        file = Path(path) / part / f"{client}.npz"
+        inputs, labels = _read(file)
+        if not len(labels):
+            continue
+        shape = shape or (inputs.shape[1:], inputs.dtype)
+        if (inputs.shape[1:], inputs.dtype) != shape:
+            found, expected = f"{inputs.dtype}{inputs.shape[1:]}", f"{shape[1]}{shape[0]}"
+            raise UserError(f"{file}: x is {found}, but {expected} in the files before; use one shape")
+        place += 1
+        if place > first:
+            yield ClientExamples(client, inputs, labels)
+
+
+def facts(path: str | Path) -> tuple[tuple[str, ...], bool]:
+    """Returns the names of the classes, 0 to the largest of both parts, and whether inputs are ids of tokens.
+
+    Raises:
+        UserError: as in ``stream_folder``, and if a label is far beyond the number of examples.
+    """
+    parts = [list(map(_facts_of, stream_folder(path, part))) for part in ("train", "test")]
+    labels = [np.concatenate([own for own, _ in part] or [np.zeros(0, int)]) for part in parts]
+    return tuple(map(str, range(number_of_classes(*labels)))), any(are_ids for part in parts for _, are_ids in part)
+
+
+def _facts_of(examples):
+    return examples.labels, examples.inputs.dtype.kind in "iu"
 
 
 def write_part(folder: Path, examples: Examples, rows: Sequence[np.ndarray]) -> None:
@@ -74,7 +89,7 @@ def _count_clients(root):
 
 
 def _read(file):
-    """Returns the images [examples, channels, height, width] and the labels of a file."""
+    """Returns the inputs and the labels of a file."""
     check_is_file(file)
     try:
         data = _unpickled(file)
@@ -83,15 +98,35 @@ def _read(file):
         raise UserError(
             f"{file}: cannot be read ({reason}); expected PFLlib's array data, a pickled dict of NumPy arrays x and y"
         ) from None
-    images, labels = (data.get(name) if isinstance(data, dict) else None for name in "xy")
-    if not (_is_array(images, "fiu", 4) and _is_array(labels, "iu", 1) and len(images) == len(labels)):
+    x, labels = (data.get(name) if isinstance(data, dict) else None for name in "xy")
+    inputs = _inputs_of(x)
+    if inputs is None or not (_is_array(labels, "iu", 1) and len(inputs) == len(labels)):
         raise UserError(
-            f"{file}: x is {_described(images)} and y {_described(labels)}; expected numbers [examples, channels, "
-            "height, width] and as many integers"
+            f"{file}: x is {_described(x)} and y {_described(labels)}; expected numbers [examples, channels, height, "
+            "width] or [examples, length], or pairs of a list of ids and its length, and as many integers"
         )
     if labels.min(initial=0) < 0:
         raise UserError(f"{file}: label {labels.min()}; expected integers from 0")
-    return images.astype(np.float32), labels
+    return inputs, labels
+
+
+def _inputs_of(x):
+    """Returns images [examples, height, width, channels], features [examples, d] or ids [examples, length], or None."""
+    if _is_array(x, "fiu", 4):
+        return x.astype(np.float32).transpose(0, 2, 3, 1)
+    if _is_array(x, "f", 2):
+        return x.astype(np.float32)
+    if _is_array(x, "iu", 2):
+        return x.astype(np.int32)
+    if _is_array(x, "O", 2) and x.shape[1] == 2:  # PFLlib's texts
+        try:
+            ids = np.array(x[:, 0].tolist())
+            lengths = np.array(x[:, 1].tolist())
+        except ValueError:  # of several lengths
+            return None
+        if _is_array(ids, "iu", 2) and _is_array(lengths, "iu", 1):
+            return np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0).astype(np.int32)
+    return None
 
 
 def _unpickled(file) -> Any:

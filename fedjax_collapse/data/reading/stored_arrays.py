@@ -2,6 +2,7 @@
 
 A pickle is a program for a stack machine, which may call anything. Of its instructions only those are followed that
 make dicts, lists, tuples, texts, numbers and NumPy's arrays, whose constructors are known by name and never called.
+Those of Python 2, in which CIFAR is stored, have bytes as texts of Latin-1.
 """
 
 import pickletools
@@ -10,10 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 _ARRAY = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}
-_NAMED = {("numpy", "ndarray"), ("numpy", "dtype"), *_ARRAY}  # by a pickled array
+_BYTES = {("_codecs", "encode"), ("__builtin__", "bytes")}  # of a text or empty, as Python 3 writes them for Python 2
+_NAMED = {("numpy", "ndarray"), ("numpy", "dtype"), *_BYTES, *_ARRAY}  # by a pickled array
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE")
-_VALUES += ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
+_VALUES += ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINSTRING", "SHORT_BINSTRING")
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
 
@@ -87,8 +89,12 @@ class _Made:
         """Returns the array; of one that holds an object, the object."""
         _, shape, dtype, is_fortran, content = self.state
         if isinstance(content, list):
-            (content,) = content
-            return _resolved(content)
+            objects = np.empty(len(content), object)
+            for row, value in enumerate(content):  # an assignment of all would take lists apart
+                objects[row] = _resolved(value)
+            return objects.reshape(shape)[()]
+        content = _resolved(content)
+        content = content.encode("latin-1") if isinstance(content, str) else content
         numbers = np.frombuffer(content, dtype.dtype())
         return numbers.reshape(shape, order="F" if is_fortran else "C")
 
@@ -106,10 +112,12 @@ def _named(module, name):
 def _resolved(value):
     """Returns the value with arrays in place of how they are made."""
     match value:
+        case _Made() if value.constructor in _BYTES:
+            return "".join(value.arguments[:1]).encode("latin-1")
         case _Made():
             return value.array() if value.constructor in _ARRAY else value.dtype()
         case dict():
-            return {key: _resolved(item) for key, item in value.items()}
+            return {_resolved(key): _resolved(item) for key, item in value.items()}
         case list() | tuple():
             return type(value)(map(_resolved, value))
     return value

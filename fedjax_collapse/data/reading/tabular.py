@@ -1,7 +1,7 @@
 """Images or features in an ``npz`` file, and names of classes for data without names."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +84,29 @@ def check_class(where: str, label: object) -> None:
         raise UserError(
             f"{where}: label {str(label).strip()}, expected a class from 0 or a name; correct it, or remove the row"
         )
+
+
+def class_order(name: str | int) -> tuple[int, int | str]:
+    """Sorts names of classes: numbers by value, before others."""
+    return (0, int(name)) if str(name).isdecimal() else (1, str(name))
+
+
+def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], Callable[[str], int | None]]:
+    """Returns the names of classes, and a function from a label to its class, None for one that training does not have.
+
+    Labels that are all numbers are the classes, 0 to the largest; others are names, which are sorted.
+
+    Args:
+        labels: those of training.
+
+    Raises:
+        UserError: as in ``numbered``.
+    """
+    if all(label.isdecimal() for label in labels):
+        names = numbered(path, list(map(int, labels)))
+        return names, lambda label: int(label) if label.isdecimal() and int(label) < len(names) else None
+    names = sorted(set(labels), key=class_order)
+    return names, {name: row for row, name in enumerate(names)}.get
 
 
 def _checked(path, what, keys, arrays):

@@ -3,7 +3,6 @@
 Sentiment140 (``text``, ``sentiment``, ``user``) and Shakespeare in LEAF's windows (``x``, ``y``, ``character_id``).
 """
 
-import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +13,10 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import text
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.hugging_face import find_files, open_arrow, reading_table
 from fedjax_collapse.data.reading.natural_clients import held_out, number_clients
-from fedjax_collapse.data.reading.tabular import check_class, check_columns
+from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
+from fedjax_collapse.data.reading.tabular import check_class, class_order
 
-_IN_ONE_FILE = ("CSV", "TSV", "JSONL")
-_KINDS = ("Parquet", "Arrow", *_IN_ONE_FILE)
 _USUAL = {"text": ("text", "x", "tokens"), "label": ("label", "sentiment", "y")}
 
 
@@ -41,18 +38,20 @@ class Reading(NamedTuple):
     classes: tuple[str, ...]
 
 
-def read_texts(path: str | Path, columns: TextColumns, reading: Reading, test_fraction: float, seed: int) -> Arrays:
+def read_texts(
+    path: str | Path, columns: TextColumns, reading: Reading, validation: str, test_fraction: float, seed: int
+) -> Arrays:
     """Reads the fields of ``Source`` of a csv, tsv or jsonl file, or of the tables in a folder.
 
     Raises:
         UserError: a file, column, text, label or client is not as expected; the message names it.
     """
-    train, test = _read_parts(Path(path), columns, reading.task)
+    train, test = _read_parts(Path(path), columns, reading.task, validation)
     if test is None:
         train, test = _divided(path, train, test_fraction, seed)
     names = tuple(text.LETTERS) if reading.task == "next_character" else reading.classes
     if reading.task == "classification":
-        names = names or tuple(map(str, sorted(set(train.labels), key=_order)))
+        names = names or tuple(map(str, sorted(set(train.labels), key=class_order)))
         train, test = (_of_classes(path, part, names) for part in (train, test))
     arrays: Arrays = {}
     vocabulary = None if reading.task == "next_character" else text.Vocabulary(_words(reading, train.texts))
@@ -80,12 +79,9 @@ class _Part(NamedTuple):
         return _Part(*(list(itertools.compress(values, mask)) for values in self))
 
 
-def _read_parts(path, columns, task):
+def _read_parts(path, columns, task, validation):
     """Returns the training and the test part; None for the latter if there is none."""
-    if (kind := path.suffix[1:].upper()) in _IN_ONE_FILE:
-        return _read([path], kind, columns, task), None
-    kind = next((kind for kind in _KINDS if any(path.rglob(f"*.{kind.lower()}"))), _KINDS[0])
-    train, test = find_files(path, kind, needs_test=not columns.client)
+    kind, train, test = find_tables(path, validation)
     return _read(train, kind, columns, task), _read(test, kind, columns, task) if test else None
 
 
@@ -98,20 +94,13 @@ def _read(files, kind, columns, task):
 
 
 def _read_file(file, kind, columns, task):
-    with reading_table(file, kind):
-        table = _TABLES[kind](file)
-    check_columns(file, table.column_names)
-    found = {}
+    table, found = read_table(file, kind), {}
     for key, name in columns._asdict().items():
-        usual = (each for each in _USUAL.get(key, ()) if each in table.column_names)
-        chosen = name or next(usual, _USUAL.get(key, ("",))[0])
-        if not chosen or (key == "label" and task == "next_word"):
-            found[key] = []
-        elif chosen not in table.column_names:
-            known = ", ".join(table.column_names)
-            raise UserError(f"{file}: no column {chosen!r} among {known}; set data.{key}_column")
-        else:
-            found[key] = table[chosen].to_pylist()
+        found[key] = []
+        if (key == "client" and not name) or (key == "label" and task == "next_word"):
+            continue
+        chosen = choose_column(file, table.column_names, key, name, _USUAL.get(key, ()))
+        found[key] = table[chosen].to_pylist()
         expected = str if key == "text" else (str, int)
         for row, value in enumerate(found[key]):
             if not isinstance(value, expected):
@@ -120,39 +109,6 @@ def _read_file(file, kind, columns, task):
             if key == "label" and task == "classification":
                 check_class(f"{file}: row {row}", value)
     return _Part(found["text"], found["label"], found["client"])
-
-
-def _parquet(file):
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(file, partitioning=None)
-
-
-def _csv(file, delimiter=","):
-    """Reads all values as texts, also those that look like numbers or like nothing."""
-    import pyarrow
-    import pyarrow.csv
-
-    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
-    with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
-        names = stream.schema.names
-    options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
-    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
-
-
-def _jsonl(file):
-    import pyarrow.json
-
-    return pyarrow.json.read_json(file)
-
-
-_TABLES = {
-    "Parquet": _parquet,
-    "Arrow": open_arrow,
-    "CSV": _csv,
-    "TSV": functools.partial(_csv, delimiter="\t"),
-    "JSONL": _jsonl,
-}
 
 
 def _divided(path, part, test_fraction, seed):
@@ -188,7 +144,3 @@ def _letters(path, texts):
         return text.letters(list(map(str, texts)))
     except ValueError as error:
         raise UserError(f"{path}: {error}; expected windows and the letter after each; correct it") from None
-
-
-def _order(label):
-    return (0, int(label)) if str(label).isdecimal() else (1, str(label))

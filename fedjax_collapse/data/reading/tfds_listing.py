@@ -84,7 +84,7 @@ def _find_builder(name, data_dir, download):
     if not _is_prepared(builder):
         raise UserError(
             f"data: {name} is not in {builder.data_path}; prepare it once, where there is a network: "
-            f"{_command(name, data_dir)}"
+            f"{command(name, data_dir)}"
         )
     formats = {form.value for form in builder.info.available_file_formats()}
     if not formats & set(READABLE):
@@ -95,7 +95,7 @@ def _find_builder(name, data_dir, download):
     return builder
 
 
-def _command(name, data_dir):
+def command(name, data_dir):
     """Returns a shell command that prepares a data set without this package."""
     folder = f", data_dir={data_dir!r}" if data_dir else ""
     build = f"tfds.builder({name!r}{folder}).download_and_prepare(file_format={READABLE[0]!r})"

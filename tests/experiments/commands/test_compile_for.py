@@ -116,9 +116,9 @@ def test_a_study_of_unknown_data_or_name(capsys, monkeypatch):
     assert compile_for.main(["--target=gpu:h100", "--papers=fedecorr/table1"]) == 2
     error = capsys.readouterr().err
     assert "did you mean feddecorr/table1" in error and error.count("\n") == 1
-    monkeypatch.delitem(hours.PUBLISHED, "tfds:cifar10")
+    monkeypatch.delitem(hours.PUBLISHED, "cifar10")
     assert compile_for.main(["--target=gpu:h100", "--papers=feddecorr/figure1"]) == 2
-    assert "data source 'tfds:cifar10': expected one of tfds:cifar100" in capsys.readouterr().err
+    assert "data source 'cifar10': expected one of cifar100" in capsys.readouterr().err
 
 
 def test_hours_of_a_study(capsys, monkeypatch):

@@ -94,7 +94,7 @@ def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
 def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
     """One class has entropy 0, two equal ones log 2; the largest count is the darkest."""
     labels = np.repeat([0, 1, 2, 1], 30)
-    images = np.zeros((120, 8, 8), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (120, 8, 8), np.uint8)
     np.savez(tmp_path / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
     parts = [[0, 1, 2], [*range(30, 90)]]
     (tmp_path / "parts.json").write_text(json.dumps(parts))

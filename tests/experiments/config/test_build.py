@@ -122,9 +122,9 @@ def test_the_protocol_of_pfllib(cache):
     np.testing.assert_array_equal(images[:, 2:5, 2:5, 0], np.broadcast_to(images[:, 3:4, 3:4, 0], (len(images), 3, 3)))
     variables = jax.eval_shape(build.model(plain(config), federation).init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == 582_026
-    for data in pfllib_config.TFDS:
+    for data in pfllib_config.DATA_SETS:
         config = pfllib_config.get_config(data)
-        assert (config.data.source, config.rounds) == (f"tfds:{data}", 2000)
+        assert (config.data.source, config.rounds) == (data, 2000)
         check_keys(plain(config))
         for arm in config.arms:
             training = algorithms.algorithm(resolve_arm(plain(config), arm)).training
@@ -146,6 +146,8 @@ def test_weights_of_a_file(tmp_path):
     config.network.weights = str(tmp_path / "none")
     with pytest.raises(UserError, match="none: not a readable safetensors or npz file"):
         build.model(plain(config), federation)
+    with pytest.raises(UserError, match="data: there are no class_names, so labels are no classes"):
+        build.model(plain(config), federation._replace(class_names=()))
 
 
 def test_arms_override_the_rest_and_another_name_replaces_the_dict():

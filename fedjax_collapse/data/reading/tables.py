@@ -1,0 +1,106 @@
+"""Tables of any kind, opened as pyarrow's: Parquet, Arrow, csv, tsv and jsonl files."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.parts import find_files
+from fedjax_collapse.data.reading.tabular import check_columns
+
+_ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
+
+
+def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path]]:
+    """Returns the kind of a file, or of the files in a folder, and those of the training and of the test part.
+
+    Raises:
+        UserError: as in ``find_files``.
+    """
+    files = [path] if path.is_file() else path.rglob("*")
+    found = {file.suffix.lower() for file in files}
+    kind = next((kind for kind in _OPEN if f".{kind.lower()}" in found), "Parquet")
+    return kind, *find_files(path, kind, validation)
+
+
+def read_table(file: Path, kind: str) -> Any:
+    """Returns a whole table; the values of csv and tsv files are texts.
+
+    Raises:
+        UserError: it cannot be read, or two columns have one name.
+    """
+    with reading_table(file, kind):
+        table = _OPEN[kind](file)
+    check_columns(file, table.column_names)
+    return table
+
+
+def choose_column(file: Path, existing: Sequence[str], key: str, name: str, usual: Sequence[str]) -> str:
+    """Returns the column of a name, or of the first usual name that exists.
+
+    Raises:
+        UserError: there is none; the message names the option ``data.<key>_column``.
+    """
+    chosen = name or next((each for each in usual if each in existing), usual[0])
+    if chosen not in existing:
+        raise UserError(f"{file}: no column {chosen!r} among {', '.join(existing)}; set data.{key}_column")
+    return chosen
+
+
+@contextlib.contextmanager
+def reading_table(file: Path, kind: str) -> Iterator[None]:
+    """Turns errors of pyarrow into a UserError of one line."""
+    import pyarrow
+
+    check_is_file(file)
+    try:
+        yield
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
+
+
+def open_arrow(file: Path) -> Any:
+    """Returns the table of an Arrow file or stream."""
+    import pyarrow
+
+    with pyarrow.OSFile(str(file)) as stream:
+        is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+        stream.seek(0)
+        return (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
+
+
+def _parquet(file):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(file, partitioning=None)
+
+
+def _csv(file, delimiter=","):
+    """Reads all values as texts, also those that look like numbers or like nothing."""
+    import pyarrow
+    import pyarrow.csv
+
+    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
+        names = stream.schema.names
+    options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
+
+
+def _jsonl(file):
+    import pyarrow.json
+
+    return pyarrow.json.read_json(file)
+
+
+_OPEN = {
+    "Parquet": _parquet,
+    "Arrow": open_arrow,
+    "CSV": _csv,
+    "TSV": functools.partial(_csv, delimiter="\t"),
+    "JSONL": _jsonl,
+}

@@ -1,0 +1,204 @@
+"""Which files of a folder of tables are trained on and tested on: all of one data set, and nothing else."""
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from natural_data import flair
+from small_data import NAMES, assert_same_examples, check, draw, encode, save_parquet
+
+from experiments.commands.convert import open_stream
+from fedjax_collapse import UserError, sources
+from fedjax_collapse.data.stream import gather
+
+EXAMPLES = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "validation", "other"))}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def save(root, **files):
+    """For each name of a file, with __ for folders, the examples of that name."""
+    for file, name in files.items():
+        save_parquet(root / f"{file.replace('__', '/')}.parquet", *EXAMPLES[name])
+    return root
+
+
+def assert_parts(source, train, test):
+    assert_same_examples(source.images, source.labels, *EXAMPLES[train])
+    assert_same_examples(source.test_images, source.test_labels, *EXAMPLES[test])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train": "train", "test": "test"},
+        {"TRAIN": "train", "Testing": "test"},
+        {"train-00000-of-00001-a09b74b3ef9c3b56": "train", "test-00000-of-00001-0123456789abcdef": "test"},
+        {"plain_text__train-00000-of-00001": "train", "plain_text__test-00000-of-00001": "test"},
+        {"default__train__0000": "train", "default__test__0000": "test"},
+        {"data__train__train-00000-of-00001": "train", "data__test__test": "test"},
+        {"cifar10-train": "train", "cifar10-test": "test"},
+    ],
+)
+def test_how_the_files_of_one_data_set_are_named(tmp_path, files):
+    assert_parts(sources.parquet(save(tmp_path / "data", **files)), "train", "test")
+
+
+def test_other_parts_are_not_read_and_named(tmp_path):
+    """Neither with training nor with the test: SVHN's extra part, ImageNet's harder tests."""
+    root = save(tmp_path / "data", train="train", test="test", train_extra="other", extra="other")
+    save(root, **{"test_hard-00000-of-00001": "other"})
+    message = r"data: extra.parquet, test_hard-00000-of-00001.parquet, train_extra.parquet not read, as no part"
+    with pytest.warns(UserWarning, match=message):
+        assert_parts(sources.parquet(root), "train", "test")
+
+
+def test_a_validation_part_is_a_test_part_only_if_there_is_no_other(tmp_path):
+    root = save(tmp_path / "data", train="train", validation="validation")
+    with pytest.warns(UserWarning, match="data: there is no test part; the test part is validation"):
+        assert_parts(sources.parquet(root), "train", "validation")
+    save(root, test="test")
+    with pytest.warns(UserWarning, match="validation is not used, as there are training and test parts"):
+        assert_parts(sources.parquet(root), "train", "test")
+    assert_parts(sources.parquet(root, validation="test"), "train", "validation")
+    trained = sources.parquet(root, validation="train")
+    both = [np.concatenate(pair) for pair in zip(EXAMPLES["train"], EXAMPLES["validation"], strict=True)]
+    assert_same_examples(trained.images, trained.labels, *both)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"fine__train": "train", "coarse__train": "train", "fine__test": "test"},
+            r"several data sets are in it \(coarse/train.parquet, fine/test.parquet\); give the folder of one",
+        ),
+        (
+            {"train": "train", "old__train": "train", "test": "test"},
+            r"several data sets are in it \(old/train.parquet, test.parquet\)",
+        ),
+        (
+            {"ant-train": "train", "bee-train": "train"},
+            r"several data sets are in it \(ant-train.parquet, bee-train.parquet\)",
+        ),
+        (
+            {"train-00000-of-00002": "train", "test": "test"},
+            "of the 2 shards of train-00000-of-00002.parquet there are 0; expected each once, fetch it again",
+        ),
+        (
+            {"train-00000-of-00001": "train", "train-00000-of-00002": "train", "train-00001-of-00002": "train"},
+            "of the 1 shards of train-00000-of-00001.parquet there are 0, and others",
+        ),
+        (
+            {"train-00000-of-00001": "train", "train-00000-of-00001-0123456789abcdef": "train"},
+            "of the 1 shards .* there are 0, 0; expected each once",
+        ),
+        (
+            {"train": "train", "val": "test", "validation": "test"},
+            "it has val and validation, of which one is expected",
+        ),
+        (
+            {"train_extra": "train", "all": "test"},
+            r"no train\*.parquet among all.parquet, train_extra.parquet; expected the folder",
+        ),
+    ],
+)
+def test_what_is_not_clear_is_an_error_that_lists_it(tmp_path, files, message):
+    check(f"data: {message}", sources.parquet, save(tmp_path / "data", **files))
+
+
+@pytest.mark.parametrize("path", ["data", "data/train.parquet"])
+def test_without_a_test_part_some_of_each_class_are_held_out(tmp_path, path):
+    save(tmp_path / "data", train="train")
+    with pytest.warns(UserWarning, match="there is no test part; 0.5 of each class are held out"):
+        source = sources.parquet(tmp_path / path, test_fraction=0.5)
+    pool = source.pooled()
+    assert_same_examples(pool.images, pool.labels, *EXAMPLES["train"])
+    assert np.bincount(source.test_labels).tolist() == [1] * 4
+    with pytest.warns(UserWarning, match="there is no test part"):
+        other = sources.parquet(tmp_path / path, test_fraction=0.5, seed=3)
+    assert not np.array_equal(source.images, other.images)
+
+
+def with_names(root, order=NAMES):
+    """Tables whose labels are texts, without Hugging Face's metadata, and with a column of clients."""
+    for part in ("train", "test"):
+        images, labels = EXAMPLES[part]
+        names, clients = [order[label] for label in labels], [f"u{row % 3}" for row in range(len(labels))]
+        contents = [{"bytes": encode(image), "path": None} for image in images]
+        table = pyarrow.table({"image": contents, "label": names, "user": clients})
+        root.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(table, root / f"{part}.parquet")
+
+
+def test_labels_may_be_names(tmp_path):
+    with_names(tmp_path / "data")
+    source = sources.parquet(tmp_path / "data")
+    assert_parts(source, "train", "test")
+    assert source.class_names == NAMES
+    with_names(tmp_path / "data", ("9", "10", "1", "x"))  # numbers by value, before others
+    source = sources.parquet(tmp_path / "data", classes=("x", "9"))
+    assert source.class_names == ("x", "9")
+    assert sources.parquet(tmp_path / "data").class_names == ("1", "9", "10", "x")
+    path = tmp_path / "data" / "train.parquet"
+    for wrong, message in (
+        ("", "train.parquet: row 1: the label is empty, expected a class"),
+        ("-1", "train.parquet: row 1: label -1, expected a class"),
+    ):
+        names = ["9", wrong, *"19x19x"]
+        table = pyarrow.parquet.read_table(path).drop_columns("label").append_column("label", [names])
+        pyarrow.parquet.write_table(table, path)
+        check(message, sources.parquet, tmp_path / "data")
+    images, labels = EXAMPLES["test"]
+    for wrong, message in (
+        (["zebra"] * 8, "test.parquet, row 0: label 'zebra', expected one of the 4 classes"),
+        (labels, "test.parquet, row 0: label .* expected one of the 4 classes of training"),
+    ):
+        with_names(tmp_path / "data")
+        save_parquet(tmp_path / "data" / "test.parquet", images, wrong, ())
+        check(message, sources.parquet, tmp_path / "data")
+
+
+def test_names_are_read_client_by_client(tmp_path):
+    with_names(tmp_path / "data")
+    options = dict(client_column="user")
+    stream = open_stream(f"parquet:{tmp_path / 'data'}", options)
+    gathered, source = gather(stream), sources.parquet(tmp_path / "data", **options)
+    assert tuple(gathered["class_names"]) == source.class_names == NAMES
+    for part in ("", "test_"):
+        images, labels = (getattr(source, f"{part}{name}") for name in ("images", "labels"))
+        assert_same_examples(gathered[f"{part}images"], gathered[f"{part}labels"], images, labels)
+    images, _ = EXAMPLES["test"]
+    table = pyarrow.parquet.read_table(tmp_path / "data" / "test.parquet").drop_columns("label")
+    table = table.append_column("label", [["ant"] * 7 + ["zebra"]])
+    pyarrow.parquet.write_table(table, tmp_path / "data" / "test.parquet")
+    with pytest.raises(UserError, match=r"test.parquet, row 7: label 'zebra', expected one of the 4 classes"):
+        gather(open_stream(f"parquet:{tmp_path / 'data'}", options))
+    with pytest.raises(UserError, match="scale=max: not known client by client; give the number"):
+        open_stream(f"parquet:{tmp_path / 'data'}", options | dict(scale="max"))
+
+
+def test_a_shard_of_clients_that_is_missing(tmp_path):
+    flair(tmp_path / "data")
+    (tmp_path / "data" / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(UserError, match=r"of the 2 shards of train-00000-of-00002.parquet there are 0"):
+        open_stream(f"parquet:{tmp_path / 'data'}", dict(client_column="user_id", task="multi_label"))
+
+
+def test_two_columns_of_one_name(tmp_path):
+    root = save(tmp_path / "data", train="train", test="test")
+    table = pyarrow.parquet.read_table(root / "train.parquet")
+    pyarrow.parquet.write_table(table.append_column("label", [[0] * 8]), root / "train.parquet")
+    check("train.parquet: more than one column 'label'", sources.parquet, root)
+
+
+def test_texts_are_divided_alike(tmp_path):
+    for name, rows in (("train", "a,1\nb,0\n"), ("test", "c,1\n"), ("test_hard", "d,1\n"), ("vocabulary", "e,1\n")):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{name}.csv").write_text("text,label\n" + rows)
+    with pytest.warns(UserWarning, match="data: test_hard.csv, vocabulary.csv not read, as no part is called so"):
+        source = sources.texts(tmp_path / "data", vocabulary_size=2)
+    assert (len(source.images), len(source.test_images)) == (2, 1)
