@@ -250,12 +250,13 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
         arguments["lowering"] = "auto"
     check_name("head", config["head"], HEADS)
     augmented = _augmented_shape(config, federation)
+    predicted = task.named(federation.task, federation.num_classes)
+    predicted.check_classes(federation.num_classes)
     module = network(name, arguments, federation.num_classes)
     try:
         built = Model(
-            module, augmented, HEADS[config["head"]], task.named(federation.task, federation.num_classes),
-            federation.input_dtype, _adapters(config["network"]),
-        )  # fmt: skip
+            module, augmented, HEADS[config["head"]], predicted, federation.input_dtype, _adapters(config["network"])
+        )
         if weights := config["network"].get("weights"):
             built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes

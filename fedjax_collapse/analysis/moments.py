@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedjax_collapse.analysis.spectrum import eigenvalues
+from fedjax_collapse.core.records import in_one_line
 
 ROUNDING = 1e-12  # relative to the size of features; smaller differences count as 0
 
@@ -25,6 +26,8 @@ class Moments(NamedTuple):
     counts: np.ndarray  # [classes] number of examples
     sums: np.ndarray  # [classes, features] of f - shift
     gram: np.ndarray  # [features, features], sum (f - shift)(f - shift)^T over all classes
+
+    __repr__ = in_one_line
 
     @property
     def num_examples(self) -> float:

@@ -25,6 +25,21 @@ class Damaged(UserError):
     """A file that is missing or differs from what was written; an earlier version of it may still be readable."""
 
 
+def in_one_line(record: Any) -> str:
+    """Returns a record as one line, the ``__repr__`` of records of arrays: these by type and shape, trees by number."""
+    fields = (f"{name}={_in_short(getattr(record, name))}" for name in type(record).__annotations__)
+    return f"{type(record).__name__}({', '.join(fields)})"
+
+
+def _in_short(value):
+    if isinstance(value, (jax.Array, np.ndarray)):
+        return f"{value.dtype}{list(value.shape)}"
+    arrays = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, (jax.Array, np.ndarray))]
+    if not arrays or type(value).__repr__ is in_one_line:
+        return " ".join(repr(value).split())
+    return f"<{len(arrays)} array{'s' * (len(arrays) > 1)} of {sum(array.size for array in arrays):,} numbers>"
+
+
 class Examples(NamedTuple):
     """Inputs and labels of any shape and type, with the constants that normalise the inputs.
 
@@ -39,12 +54,16 @@ class Examples(NamedTuple):
     identities: jax.Array | None = None  # [examples] rows in the whole data set; None if this is the whole data set
     pad: jax.Array | None = None  # the label that is no target, of labels [examples, length]: one for each token
 
+    __repr__ = in_one_line
+
 
 class Ownership(NamedTuple):
     """The rows of the examples that each client owns."""
 
     rows: jax.Array  # [clients, capacity] int32 into the examples; padded. From a store, its ``StoredRows``
     sizes: jax.Array  # [clients] int32
+
+    __repr__ = in_one_line
 
 
 class Batch(NamedTuple):
@@ -60,6 +79,8 @@ class Batch(NamedTuple):
     mask: jax.Array  # [batch], bool
     places: jax.Array | None = None  # [batch] of the rows among all tokens, or their number for padding; None: of all
 
+    __repr__ = in_one_line
+
 
 class Outputs(NamedTuple):
     """What every network returns. ``features``, the input of the classifier, is the representation under study."""
@@ -68,12 +89,16 @@ class Outputs(NamedTuple):
     logits: jax.Array  # [batch, classes]; for tasks other than classification the predictions, [batch, ...]
     levels: tuple[jax.Array, ...] = ()  # intermediate representations, each [batch, channels]; empty unless requested
 
+    __repr__ = in_one_line
+
 
 class Variables(NamedTuple):
     """A network's state: the trained parameters, and the running statistics of BatchNorm."""
 
     params: PyTree
     batch_stats: PyTree
+
+    __repr__ = in_one_line
 
 
 class Server(NamedTuple):
@@ -82,6 +107,8 @@ class Server(NamedTuple):
     variables: Variables
     shared: dict[str, PyTree]  # per method: its state at the server, which every client receives
     optimizer: PyTree  # state of the server optimizer
+
+    __repr__ = in_one_line
 
 
 OPTIMIZER = "training.optimizer"  # the key of the local optimizer's state in a client's memory
@@ -93,6 +120,8 @@ class ClientState(NamedTuple):
 
     memory: dict[str, PyTree]  # per method; perhaps also under ``OPTIMIZER`` and ``TRAINED``
     private: dict[str, jax.Array]  # by path, the parts of the network that never leave the client
+
+    __repr__ = in_one_line
 
 
 @struct.dataclass

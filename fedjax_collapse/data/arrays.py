@@ -82,11 +82,24 @@ def as_labels(name: str, labels: Any) -> np.ndarray:
         UserError: if they are not integers from 0 in one dimension, or do not fit.
     """
     labels = as_array(name, labels)
-    if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise UserError(
-            f"{name}: expected at least one integer >= 0 in one dimension, got {labels.dtype} {labels.shape}"
-        )
+    is_row = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
+    if not is_row or labels.min() < 0:
+        got = f"{labels.dtype} {labels.shape}" + (f" from {labels.min()}" if is_row else "")
+        raise UserError(f"{name}: expected at least one integer >= 0 in one dimension, got {got}")
     return _narrow(name, labels)
+
+
+def names_by_number(labels: np.ndarray, test_labels: np.ndarray) -> tuple[str, ...]:
+    """Returns "0", "1", ... up to the largest label; none if labels are not integers in one dimension.
+
+    Raises:
+        UserError: as in ``number_of_classes``; if an integer is negative.
+    """
+    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (labels, test_labels)):
+        return ()
+    if (least := min(labels.min(initial=0), test_labels.min(initial=0))) < 0:
+        raise UserError(f"data: label {least}: expected classes from 0, or class_names=() if labels are no classes")
+    return tuple(map(str, range(number_of_classes(labels, test_labels))))
 
 
 def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
@@ -95,11 +108,12 @@ def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
     Raises:
         UserError: if it is far above the number of examples, since one wrong label would make the network that large.
     """
-    count, most = 1 + int(max(labels.max(), test_labels.max())), max(_MIN_CLASS_LIMIT, len(labels) + len(test_labels))
-    if count > most:
+    largest = int(max(labels.max(initial=0), test_labels.max(initial=0)))
+    count, examples = largest + 1, len(labels) + len(test_labels)
+    if count > max(_MIN_CLASS_LIMIT, examples):
         raise UserError(
-            f"data: label {count - 1} would make {count} classes of {len(labels) + len(test_labels)} examples; correct "
-            f"it, or give class_names, such as tuple(map(str, range({count})))"
+            f"data: label {largest} would make {count} classes of {examples} examples; correct it, or give "
+            f"class_names, such as tuple(map(str, range({count}))), or () if labels are no classes"
         )
     return count
 
@@ -138,9 +152,21 @@ def as_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def check_named(class_names: tuple[str, ...], labels: np.ndarray, test_labels: np.ndarray) -> None:
-    """Raises UserError if there are class names and a label is not an index into them."""
-    for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
-        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else values.max(initial=0)
-        if largest >= len(class_names):
-            raise UserError(f"data: label {largest} has no name among {len(class_names)} class names")
+def check_named(class_names: Sequence[str], name: str, labels: np.ndarray, of_tokens: bool = False) -> None:
+    """Raises UserError if there are class names and a label of the part ``name`` is not an index into them.
+
+    Labels [examples, classes] are 0 or 1 for each name, unless they are ``of_tokens``.
+    """
+    if not class_names:
+        return
+    if labels.ndim == 1:
+        as_labels(f"{name} labels", labels)
+    least, largest, count = labels.min(initial=0).item(), labels.max(initial=0).item(), len(class_names)
+    if labels.ndim == 2 and not of_tokens:
+        if labels.shape[1] != count or least < 0 or largest > 1:
+            raise UserError(
+                f"{name} labels: shape {labels.shape} from {least:g} to {largest:g}, expected integers [examples], or "
+                f"a column of 0 and 1 for each of the {count} class names"
+            )
+    elif least < 0 or largest >= count:
+        raise UserError(f"{name} data: label {least if least < 0 else largest} has no name among {count} class names")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_collapse.core.options import check_value
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import UserError, in_one_line
 from fedjax_collapse.data.arrays import as_array, as_labels, as_names
 
 
@@ -15,6 +15,8 @@ class Domains(NamedTuple):
     names: tuple[str, ...]
     train: np.ndarray  # [training examples] int32, index into names
     test: np.ndarray  # [test examples] int32
+
+    __repr__ = in_one_line
 
     @property
     def has_tests(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from fedjax_collapse.data.arrays import (
     as_numbers,
     check_named,
     check_normalized,
-    number_of_classes,
+    names_by_number,
 )
 from fedjax_collapse.data.domains import Domains, checked_domains
 from fedjax_collapse.data.own_split import OwnSplit
@@ -66,14 +66,15 @@ class Federation(NamedTuple):
         domains = None
         if source.domains is not None:
             domains = Domains(source.domain_names, source.domains, source.test_domains)
-        make = cls.from_inputs if source.images.ndim == 2 or source.labels.ndim > 1 else cls.from_arrays
+        images, labels = as_array("train images", source.images), as_array("train labels", source.labels)
+        make = cls.from_inputs if images.ndim == 2 or labels.ndim > 1 else cls.from_arrays
         options = dict(mean=source.mean, std=source.std)
-        if source.images.ndim == 2 and source.images.dtype.kind in "iu":  # ids of tokens
+        if images.ndim == 2 and images.dtype.kind in "iu":  # ids of tokens
             options = {}
         if source.task in OF_TOKENS:
             options["pad"] = PAD
         made = make(
-            source.images, source.labels, partition, source.test_images, source.test_labels,
+            images, labels, partition, source.test_images, source.test_labels,
             class_names=source.class_names, capacity=capacity, domains=domains, storage=storage, **options,
         )  # fmt: skip
         return made._replace(task=source.task)
@@ -144,7 +145,7 @@ class Federation(NamedTuple):
             test_images, test_labels: the common test set.
             mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
             class_names: by default "0", "1", ... up to the largest label, which must not be far above the number of
-                examples.
+                examples; () if labels are no classes.
             capacity: number of columns of the index table, by default the size of the largest client. Federations with
                 equal shapes share one compiled program; results do not depend on it.
             domains: the domains of the training and test examples, if there are several.
@@ -160,8 +161,6 @@ class Federation(NamedTuple):
             as_images(name, of_part, channels_first) for name, of_part in (("train", images), ("test", test_images))
         )
         labels, test_labels = as_labels("train labels", labels), as_labels("test labels", test_labels)
-        if class_names is None:
-            class_names = tuple(map(str, range(number_of_classes(labels, test_labels))))
         return cls.from_inputs(
             images, labels, partition, test_images, test_labels, mean=mean, std=std, class_names=class_names,
             capacity=capacity, domains=domains, storage=storage,
@@ -177,7 +176,7 @@ class Federation(NamedTuple):
         test_labels: np.ndarray,
         mean: float | tuple | None = None,
         std: float | tuple | None = None,
-        class_names: tuple[str, ...] = (),
+        class_names: tuple[str, ...] | None = None,
         capacity: int | None = None,
         domains: Domains | None = None,
         storage: str = "device",
@@ -190,22 +189,26 @@ class Federation(NamedTuple):
             labels: [examples, ...]; integers from 0 for classes, floats for regression.
             mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
                 None for no normalisation.
-            class_names: required for classification.
+            class_names: () if labels are no classes. By default those of ``from_arrays`` if labels are integers
+                [examples], else ().
             pad: if every token has a label, integers [examples, length], the one that is no target. A token is then an
                 example for losses, class counts and measurements; sizes of clients and batches count sequences.
 
         For the other arguments and for errors, see ``from_arrays``.
         """
         check_value("federation: storage", storage, Annotated[str, _IN_MEMORY])
-        class_names = as_names("data: class_names", class_names)
         labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
-        check_named(class_names, labels, test_labels)
+        if class_names is None:
+            class_names = names_by_number(labels, test_labels)
+        class_names = as_names("data: class_names", class_names)
+        for name, of_part in (("train", labels), ("test", test_labels)):
+            check_named(class_names, name, of_part, of_tokens=pad is not None)
         check_value("federation: pad", pad, Natural | None)
         train = _examples("train", inputs, labels, mean, std, storage, pad)
         test = _examples("test", test_inputs, test_labels, mean, std, storage, pad)
-        if pad is not None and train.labels.shape[1:] != test.labels.shape[1:]:
+        if train.labels.shape[1:] != test.labels.shape[1:]:
             shapes = f"{list(train.labels.shape[1:])} for training, {list(test.labels.shape[1:])} for the test"
-            raise UserError(f"data: labels of tokens have lengths {shapes}; expected the same")
+            raise UserError(f"data: labels of an example have shapes {shapes}; expected the same")
         if train.inputs.shape[1:] != test.inputs.shape[1:]:
             kind = "images" if train.inputs.ndim == 4 else "inputs"
             raise UserError(

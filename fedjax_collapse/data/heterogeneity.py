@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
+from fedjax_collapse.core.records import in_one_line
+
 
 class Heterogeneity(NamedTuple):
     """Size, number of classes and entropy of each client, and two statistics of the whole partition."""
@@ -14,6 +16,8 @@ class Heterogeneity(NamedTuple):
     entropy: np.ndarray  # [clients] nats, of the client's class distribution: 0 for one class
     class_entropy: float  # nats, of the class distribution of all clients' examples
     mutual_information: float  # nats, of an example's client and class
+
+    __repr__ = in_one_line
 
 
 def heterogeneity(class_counts: Integer[np.ndarray, "clients classes"]) -> Heterogeneity:

@@ -23,7 +23,8 @@ import numpy as np
 from fedjax_collapse.core import files
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
-from fedjax_collapse.data.arrays import as_names, as_numbers
+from fedjax_collapse.data.arrays import as_names, as_numbers, check_named
+from fedjax_collapse.data.source import OF_TOKENS
 from fedjax_collapse.storage.rows import write_json
 
 VERSION = 1
@@ -115,7 +116,8 @@ class StoreWriter:
             name: its name, without line breaks and not empty.
             inputs: [rows, ...], at least one row, of the same shape and type for all clients; integers of more than 32
                 bits become int32, and all numbers that are not integers float32.
-            labels: [rows, ...]; for classes integers from 0 in one dimension.
+            labels: [rows, ...]; for classes integers from 0 in one dimension, or 0 or 1 for each class; for a task of
+                tokens [rows, length].
 
         Raises:
             UserError: it has no rows, or rows of another shape, type or number than declared.
@@ -162,6 +164,8 @@ class StoreWriter:
             and not (labels.dtype == np.int32 and 0 <= labels.min() <= labels.max() < classes)
         ):
             raise UserError(f"{what}: labels {labels.min()} to {labels.max()}, expected integers below {classes}")
+        if labels.ndim > 1:
+            check_named(self._facts["class_names"], what, labels, of_tokens=self._facts["task"] in OF_TOKENS)
         for file, array in arrays.items():
             found = array.dtype, array.shape[1:]
             expected = self._shapes.setdefault(file, found)

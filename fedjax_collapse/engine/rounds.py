@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.randomness import Stream
-from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables
+from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables, in_one_line
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
@@ -34,6 +34,8 @@ class State(NamedTuple):
     clients: ClientState  # every leaf with a leading axis over all clients; padded and in ``Data.order`` on devices
     key: Key  # of the run, never changed
     round: jax.Array  # number of rounds done
+
+    __repr__ = in_one_line
 
 
 class RoundRecord(NamedTuple):

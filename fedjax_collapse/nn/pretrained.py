@@ -37,7 +37,7 @@ from fedjax_collapse.nn.adapters import is_of_adapter
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.networks.vit import ViT
 from fedjax_collapse.nn.vit_names import NAMINGS, Naming
-from fedjax_collapse.storage.weight_files import read_safetensors
+from fedjax_collapse.storage.weight_files import check_finite, check_names, read_safetensors
 
 INTERPOLATIONS = ("cubic", "cubic_antialias", "linear", "corners")
 Arrays = dict[str, np.ndarray]
@@ -85,7 +85,7 @@ def load_pretrained(
 
     Raises:
         UserError: the file cannot be read, its names are not known, or arrays are missing, unexpected or of another
-            shape; all of them are named.
+            shape; all of them are named. An array is not finite, or has the name of a folder of others.
     """
     check_value("load_pretrained: model", model, Model)
     check_value("load_pretrained: file", file, Path | str)
@@ -102,6 +102,7 @@ def load_pretrained(
     if isinstance(model.module, ViT):
         _fit_positions(naming, model, parts, arrays, interpolation)
     _check(file, naming, parts, arrays)
+    check_finite(file, {name: arrays[name] for name in parts})
     leaves = {}
     for name, part in parts.items():
         each = np.split(arrays[name], len(part.paths)) if len(part.paths) > 1 else [arrays[name]]
@@ -139,6 +140,7 @@ def _read(file):
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # PyTorch's files, too, are zip archives
             raise UserError(f"{file}: it holds {name}, expected npz or safetensors (safetensors.torch.save_file)")
+    check_names(file, arrays)
     # NumPy has no bfloat16 and writes its two bytes as they are
     return {name: array.view(ml_dtypes.bfloat16) if array.dtype == "V2" else array for name, array in arrays.items()}
 

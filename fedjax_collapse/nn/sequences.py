@@ -144,11 +144,15 @@ class TokenNetwork(Network, kw_only=True):
     head_init = staticmethod(glorot_uniform)
     head_bias_init = staticmethod(no_bias)
 
+    @property
+    def num_ids(self) -> int:
+        """The number of ids that inputs may have."""
+        return self.num_classes if self.tied else self.vocabulary or self.num_classes
+
     @nn.compact
     def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None = None) -> Outputs:
         self._check_tokens(tokens)
-        vocabulary = self.num_classes if self.tied else self.vocabulary or self.num_classes
-        embed = Embedding(vocabulary, self.embedding, self.dtype, part="head" if self.tied else None)
+        embed = Embedding(self.num_ids, self.embedding, self.dtype, part="head" if self.tied else None)
         vectors, table = embed(tokens)
         features = at_least_float32(self.represent(vectors, mask, train, places))
         features = project(self.projector, features, mask, train, self.projector_dim)

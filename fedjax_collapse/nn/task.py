@@ -36,6 +36,14 @@ class Task:
     def __post_init__(self):
         check_fields(self)
 
+    def check_classes(self, num_classes: int) -> None:
+        """Raises UserError if labels have to be classes, and the data have none."""
+        if self.is_classification and not num_classes:
+            raise UserError(
+                "data: there are no class_names, so labels are no classes, which the task predicts; give integers as "
+                "labels and class_names, or another task, such as Model(..., task=REGRESSION)"
+            )
+
     def check(self, outputs: Outputs, num_classes: int, length: int = 1) -> None:
         """Raises UserError if the network's outputs for one example do not match the classes of the data.
 
@@ -44,9 +52,13 @@ class Task:
             num_classes: of the data.
             length: the number of tokens of an example that have a label each; 1 for one label of an example.
         """
-        rows = "[batch, d]" if length == 1 else f"[batch * {length}, d], a row for each token"
-        if outputs.features.ndim != 2 or len(outputs.features) != length:
-            raise UserError(f"network: its features have shape {list(outputs.features.shape)}, expected {rows}")
+        shape, rows, predicts = outputs.features.shape, "[batch, d], a row for each example", "last"
+        if length > 1:
+            rows, predicts = f"[batch * {length}, d], a row for each token", "every"
+        if len(shape) != 2 or shape[0] != length:
+            advice = f'; shakespeare_lstm has them with predicts="{predicts}" (in a config network.predicts)'
+            advice *= len(shape) == 2  # not of what is no row
+            raise UserError(f"network: its features have shape {list(shape)}, expected {rows} as labels are{advice}")
         if self.is_classification and outputs.logits.shape != (length, num_classes):
             raise UserError(
                 f"network: its logits have shape {list(outputs.logits.shape[1:])}, expected [{num_classes}], one for "
@@ -138,12 +150,19 @@ class _Recall:
     top: int
 
     def __call__(self, outputs: Outputs, batch: Batch) -> jax.Array:
+        if self.top > batch.labels.shape[1]:
+            raise UserError(f"task: recall at {self.top} of {batch.labels.shape[1]} labels; lower top of multi_label")
         _, chosen = jax.lax.top_k(outputs.logits, self.top)
         found = jnp.take_along_axis(batch.labels, chosen, axis=1).astype(outputs.logits.dtype)
         return found.sum(axis=1) / jnp.maximum(batch.labels.astype(found.dtype).sum(axis=1), 1)
 
 
 def _classification_loss(outputs, batch):
+    if batch.labels.ndim > 1:
+        shape = list(batch.labels.shape[1:])
+        raise UserError(
+            f"data: labels {shape} of an example, expected one integer, its class; or take task=multi_label()"
+        )
     return cross_entropy(outputs.logits, batch.labels, batch.mask)
 
 

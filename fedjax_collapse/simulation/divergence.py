@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Examples, UserError, losses_of
+from fedjax_collapse.core.records import Examples, UserError, in_one_line, losses_of
 from fedjax_collapse.engine import Data, RoundRecord, Rounds, State
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import within_process
@@ -58,6 +58,8 @@ class Divergence(NamedTuple):
     round: int  # from 1
     line: str
     arrays: dict[str, np.ndarray]  # client and step, the step's batch, the variables before it; empty if not found
+
+    __repr__ = in_one_line
 
 
 def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicion | None:

@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_collapse.analysis.confusion import has_predictions
 from fedjax_collapse.analysis.moments import Moments, class_moments, merged
 from fedjax_collapse.core.options import Count, checked
-from fedjax_collapse.core.records import Batch, Examples, Outputs, Variables
+from fedjax_collapse.core.records import Batch, Examples, Outputs, Variables, in_one_line
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.engine.skipping import all_finite
@@ -36,6 +36,8 @@ class Evaluation(NamedTuple):
     weights: Mapping[str, jax.Array] = {}  # by mean of the task with weights, "" for ``metric``: [examples] their sums
     weighted: Mapping[str, jax.Array] = {}  # likewise, [examples] sums of weighted scores
     moments: Moments | None = None  # of the features of tokens
+
+    __repr__ = in_one_line
 
     @property
     def is_finite(self) -> bool:

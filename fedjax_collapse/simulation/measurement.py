@@ -28,7 +28,16 @@ from fedjax_collapse.analysis.spectrum import (
 )
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, UserError, Variables, of_rounds
+from fedjax_collapse.core.records import (
+    MEASURED,
+    ClientState,
+    Key,
+    Server,
+    UserError,
+    Variables,
+    in_one_line,
+    of_rounds,
+)
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -55,6 +64,8 @@ class MeasuredModel:
     variables: Variables
     evaluation: Evaluation
     labels: np.ndarray  # of the test set
+
+    __repr__ = in_one_line
 
     @property
     def features(self) -> np.ndarray:
@@ -127,6 +138,10 @@ class MeasurementView:
     algorithm: FedAvg
     own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
     make_personal: Callable[[int], MeasuredModel] | None = None
+
+    def __repr__(self) -> str:
+        clients = ", ".join(map(str, self.local)) or "none"
+        return f"MeasurementView(round {self.round}, local models of {clients}; {self.federation})"
 
     @property
     def private(self) -> Variables:

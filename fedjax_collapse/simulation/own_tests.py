@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_collapse.core.options import Positive, check_fields
 from fedjax_collapse.core.randomness import Stream
-from fedjax_collapse.core.records import TRAINED, ClientState, Examples, Key, Ownership, Server, Variables
+from fedjax_collapse.core.records import TRAINED, ClientState, Examples, Key, Ownership, Server, Variables, in_one_line
 from fedjax_collapse.data.batches import over_batches, pad_to_batches
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import cohort as cohorts
@@ -66,6 +66,8 @@ class ClientScores(NamedTuple):
     score: np.ndarray  # [clients] sum of scores; for classification the number of correct predictions
     loss: np.ndarray  # [clients] mean loss in nats
     auc: np.ndarray  # [clients] area under the ROC curve, micro, of the softmax; NaN without classes
+
+    __repr__ = in_one_line
 
     def summary(self, metric: str) -> dict[str, float]:
         """Returns the aggregates over all clients that have rows, by name; NaN if one of these has no score.

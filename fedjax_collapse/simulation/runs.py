@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import engine
-from fedjax_collapse.core import compiler_bugs, user_code
+from fedjax_collapse.core import compiler_bugs, masks, user_code
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.options import Count, Fraction, check_fields, check_key, check_value
 from fedjax_collapse.core.randomness import key_of_run
@@ -29,6 +29,7 @@ from fedjax_collapse.simulation.measurement import Measurement, headline_of
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import NAME, describe
 from fedjax_collapse.storage.local_models import SAVED
+from fedjax_collapse.storage.weight_files import check_finite
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.memory_check import check_memory
 
@@ -157,10 +158,12 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
     compiler_bugs.warn_unguarded(client_map.target.platform)
     model = model.on(client_map.target)
+    model.task.check_classes(federation.num_classes)
     algorithm.check(model)
     training, sizes = algorithm.training, np.asarray(algorithm.trained_sizes(federation.ownership.sizes))
     training.check_sizes(sizes)
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
+    _check_ids(federation, getattr(model.module, "num_ids", None))
     model.task.check(model.initial_shapes(), federation.num_classes, federation.num_targets)
     schedule.check()
     schedule = schedule.resolved(algorithm)
@@ -242,17 +245,35 @@ def _check_records(run, model, hardware):
         model.check_variables("simulate: variables", run.variables)
 
 
+def _check_ids(federation, count):
+    """Raises UserError if an input is no id of a network that has ``count`` of them, of data in memory."""
+    if count is None or federation.store is not None:
+        return
+    for name, inputs in (("train", federation.train.inputs), ("test", federation.test.inputs)):
+        least, largest = int(inputs.min()), int(inputs.max())
+        if not 0 <= least <= largest < count:
+            raise UserError(
+                f"data: {name} inputs have ids {least} to {largest}, expected 0 to {count - 1}; correct them, or set "
+                f"vocabulary={largest + 1} of the network (in a config network.vocabulary)"
+            )
+
+
 def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
     """Returns the arguments of ``engine.Program`` for a run.
 
     These are the algorithm, with its numbers as arrays; the state before the first round; and the data except for the
     examples.
+
+    Raises:
+        UserError: a variable is not finite.
     """
     algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
     key_init, key_rounds = jax.random.split(run.key)
     if algorithm.having("perturb"):
         key_rounds = key_of_run(key_rounds, _identity(run, model, schedule))
     variables = model.init(key_init) if run.variables is None else run.variables
+    what = "Model.init" if run.variables is None else "simulate: variables"
+    check_finite(what, masks.by_path(variables._asdict()))
     state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
     participation = jax.tree.map(jnp.asarray, schedule.rule)
     return algorithm, state, Data(run.federation.ownership, participation)

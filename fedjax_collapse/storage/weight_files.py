@@ -5,7 +5,8 @@
 A name is the path of the array, as ``params/head/kernel``; kernels are [..., in, out].
 """
 
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import jax
@@ -35,9 +36,11 @@ def load_weights(file: Path | str) -> Variables:
     """Returns the variables that ``save_weights`` wrote.
 
     Raises:
-        UserError: safetensors is not installed, the file cannot be read, or its names are not those of variables.
+        UserError: safetensors is not installed, the file cannot be read, its names are not those of variables, or an
+            array is not finite.
     """
     arrays = read_safetensors(file)
+    check_finite(file, arrays)
     trees = {"params": {}, "batch_stats": {}}
     for name, array in arrays.items():
         collection, *path = name.split("/")
@@ -54,15 +57,38 @@ def read_safetensors(file: Path | str) -> dict[str, np.ndarray]:
     """Returns the arrays of a file by name.
 
     Raises:
-        UserError: safetensors is not installed, or the file cannot be read.
+        UserError: safetensors is not installed, or the file cannot be read; as in ``check_names``.
     """
     try:
         files.reading(Path(file)).close()  # only regular files
-        return _safetensors().load_file(file)
+        arrays = _safetensors().load_file(file)
     except UserError:
         raise
     except Exception as error:  # safetensors raises its own kinds of exceptions
         raise UserError(f"{file}: not a readable safetensors file ({error})") from error
+    check_names(file, arrays)
+    return arrays
+
+
+def check_names(file: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError if an array of the file has the name of a folder of others."""
+    for name in arrays:
+        for folder in map(str, PurePosixPath(name).parents):
+            if folder in arrays:
+                raise UserError(
+                    f"{file}: it holds {folder} and {name}, expected an array or others below it, not both; "
+                    "leave out one of them"
+                )
+
+
+def check_finite(what: Path | str, arrays: Mapping[str, jax.Array | np.ndarray]) -> None:
+    """Raises UserError if an array has NaN or infinity, also in the default precision."""
+    for name, array in arrays.items():
+        values, dtype = np.asarray(array), jax.dtypes.canonicalize_dtype(array.dtype)
+        with np.errstate(over="ignore"):
+            is_finite = not jnp.issubdtype(dtype, jnp.floating) or np.isfinite(values.astype(dtype, copy=False)).all()
+        if not is_finite:
+            raise UserError(f"{what}: {name} has NaN, infinity or what exceeds {dtype}; expected finite weights")
 
 
 def _safetensors() -> ModuleType:

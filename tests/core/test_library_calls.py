@@ -89,6 +89,7 @@ SIMULATE = [
     (dict(variables=changed(lambda leaf: leaf[None])), r"Dense_0/bias is float32\[1, 3\], expected float32\[3\]"),
     (dict(variables=changed(lambda leaf: leaf.astype(int))), r"is int32\[3\], expected float32\[3\]"),
     (dict(variables=changed(lambda leaf: "a")), r"is of type str, expected float32\[3\]"),
+    (dict(variables=changed(lambda leaf: leaf / 0)), "variables: params/Dense_0/bias has NaN, infinity or .*expected"),
     (dict(folder=3), "simulate: folder 3: expected Path"),
     (dict(folder="a\0b"), "folder a\0b: cannot be made .*null byte"),
     (dict(folder=__file__), r"folder .*: cannot be made \(.*File exists"),
@@ -128,6 +129,10 @@ MODELS = [
     (lambda: Model(NET, SHAPE, reinitialize=3), "Model: reinitialize 3: expected a function"),
     (lambda: Model(NET, SHAPE, lambda: 1), r"Model: reinitialize \(TypeError\): .*0 positional"),
     (lambda: Model(NET, SHAPE, lambda *all: None), "Model: reinitialize: it returned None: expected Variables"),
+    (
+        lambda: Model(NET, SHAPE, reinitialize=lambda model, variables, key: changed(lambda leaf: leaf * NAN)),
+        "Model.init: params/Dense_0/bias has NaN, infinity or .*expected finite weights",
+    ),
     (lambda: Model(NET, SHAPE, task=Task(3, len)), "Task: loss 3: expected a function"),
     (lambda: Model(NET, SHAPE, task=REGRESSION), "network: predictions .* of labels .*, expected as many numbers"),
     (lambda: Model(NET, SHAPE, task=Task(lambda *all: None, len)), "loss of the task: it returned NoneType, expected"),

@@ -165,7 +165,8 @@ def test_federation_checks_its_arrays():
     assert Federation.from_arrays(**good).class_counts().tolist() == [[2, 1], [1, 2]]
     for change, message in (
         (dict(labels=labels[:5]), "6 images but 5 labels"),
-        (dict(labels=labels - 1), "train labels: expected"),
+        (dict(labels=labels - 1), r"train labels: expected .*, got int64 \(6,\) from -1"),
+        (dict(test_labels=labels + 1, class_names=("a", "b")), "test data: label 2 has no name among 2 class names"),
         (dict(images=images[0]), "expected .examples, height, width"),
         (dict(partition=[np.arange(7)]), "outside the 6 examples"),
         (dict(partition=[np.arange(6), np.arange(0)]), "every client needs at least one example"),

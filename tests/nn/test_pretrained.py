@@ -380,6 +380,29 @@ def test_other_files(tmp_path):
         load_pretrained(vit(), tmp_path / "none", interpolation="nearest")
 
 
+@pytest.mark.filterwarnings("ignore:.*outputs are those of")
+@pytest.mark.parametrize(
+    ("whose", "change", "message"),
+    [
+        ("timm", {"norm.bias": np.full(WIDTH, np.nan)}, "norm.bias has NaN, infinity or what exceeds float32"),
+        ("timm", {"norm.bias": np.full(WIDTH, 1e39)}, "norm.bias has NaN, infinity or what exceeds float32; "),
+        ("timm", {"norm.bias": np.full(WIDTH, np.inf, ml_dtypes.bfloat16)}, "norm.bias has .* exceeds bfloat16"),
+        ("big_vision", {"head/bias": np.full(CLASSES, -np.inf)}, "head/bias has NaN, infinity or"),
+        ("big_vision", {"head/bias/x": np.ones(3)}, "it holds head/bias and head/bias/x, expected an array or others"),
+        ("timm", {"params/a": np.ones(3), "params/a/b/c": np.ones(3)}, "it holds params/a and params/a/b/c, expected"),
+    ],
+)
+def test_weights_that_are_not_finite_or_not_a_tree(whose, change, message, tmp_path):
+    """In npz and in safetensors; the classifier that is not loaded may be anything."""
+    file = write(tmp_path, FILES[whose] | change)
+    with pytest.raises(UserError, match=f"^{file}: {message}") as error:
+        load_pretrained(vit(), file)
+    assert "\n" not in str(error.value)
+    unused = write(tmp_path, FILES["timm"] | {"head.bias": np.full(CLASSES, np.nan)})
+    with pytest.warns(UserWarning, match="keeps its initial weights"):
+        load_pretrained(vit(CLASSES + 1), unused)
+
+
 @pytest.mark.filterwarnings("ignore:.*keeps its initial weights")
 def test_any_network_from_our_own_files(tmp_path):
     """All but a classifier of other classes."""

@@ -8,11 +8,24 @@ import torch
 from conftest import assert_close
 from reference.tokens import sentences
 
-from fedjax_collapse import CLASSIFICATION, MULTI_LABEL, REGRESSION, Batch, Outputs, UserError, next_word
+from fedjax_collapse import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    Batch,
+    FedAvg,
+    Federation,
+    Model,
+    Outputs,
+    UserError,
+    next_word,
+    nn,
+)
 from fedjax_collapse.core.records import Examples
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses import masked_mean, summed_binary_cross_entropy
 from fedjax_collapse.nn.task import NEXT_CHARACTER, named
+from fedjax_collapse.simulation.runs import Run, Schedule, check
 
 WORDS = 5
 LABELS = np.array([[3, 6, 2, 8, 0, 0], [1, 4, 5, 6, 2, 3]])
@@ -82,15 +95,28 @@ def test_several_labels():
 
 def test_wrong_outputs():
     outputs = Outputs(jnp.zeros((1, 3)), jnp.zeros((1, 9)))
-    with pytest.raises(UserError, match=r"features have shape \[1, 3\], expected \[batch \* 6, d\], a row for each"):
+    of_tokens = (
+        r"features have shape \[1, 3\], expected \[batch \* 6, d\], a row for each token .*predicts=\"every\" \(in a"
+    )
+    with pytest.raises(UserError, match=of_tokens):
         next_word(WORDS).check(outputs, 9, 6)
-    with pytest.raises(UserError, match=r"features have shape \[6, 3\], expected \[batch, d\]"):
+    with pytest.raises(
+        UserError, match=r"features have shape \[6, 3\], expected \[batch, d\].*predicts=\"last\" \(in a"
+    ):
         CLASSIFICATION.check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 9)
+    with pytest.raises(
+        UserError, match=r"shape \[1, 2, 3\], expected \[batch, d\], a row for each example as labels are$"
+    ):
+        CLASSIFICATION.check(Outputs(jnp.zeros((1, 2, 3)), jnp.zeros((1, 9))), 9)
     with pytest.raises(UserError, match=r"logits have shape \[9\], expected \[10\]"):
         next_word(6).check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 10, 6)
     batch = Batch(jnp.zeros((1, 2)), jnp.zeros((1, 4)), jnp.ones(1, bool))
     with pytest.raises(UserError, match=r"logits \[9\] of labels \[4\], expected a logit for each label"):
         MULTI_LABEL.loss(outputs, batch)
+    with pytest.raises(UserError, match="recall at 5 of 4 labels; lower top"):
+        MULTI_LABEL.score(outputs, batch)
+    with pytest.raises(UserError, match=r"labels \[4\] of an example, expected one integer, its class; or take task="):
+        CLASSIFICATION.loss(outputs, batch)
 
 
 def test_wrong_labels_of_tokens():
@@ -101,7 +127,50 @@ def test_wrong_labels_of_tokens():
         make(arrays[0], arrays[1][:, 0], [[0]], *arrays, class_names=names, pad=0)
     with pytest.raises(UserError, match="all are 0, which is padding"):
         make(arrays[0], 0 * arrays[1], [[0]], *arrays, class_names=names, pad=0)
-    with pytest.raises(UserError, match="lengths"):
+    with pytest.raises(UserError, match=r"labels of an example have shapes \[6\] for training, \[5\] for the test"):
         make(*arrays, [[0]], arrays[0], arrays[1][:, 1:], class_names=names, pad=0)
     with pytest.raises(UserError, match="label 11 has no name among 10 class names"):
         make(*arrays, [[0]], *arrays, class_names=names[:10], pad=0)
+
+
+def test_networks_of_tokens_and_one_label_of_an_example():
+    """``shakespeare_lstm`` predicts every character, and LEAF has windows and the next one; or the reverse."""
+    of_tokens = sentences()
+    inputs, names = np.asarray(of_tokens.train.inputs), of_tokens.class_names
+    labels = np.asarray(of_tokens.train.labels)[:, 0]
+    of_examples = Federation.from_inputs(inputs, labels, of_tokens.owned_rows(), inputs, labels, class_names=names)
+    for predicts, federation, other in (("every", of_examples, "last"), ("last", of_tokens, "every")):
+        network = nn.ShakespeareLSTM(len(names), hidden=2, predicts=predicts)
+        with pytest.raises(UserError, match=f'expected .*; shakespeare_lstm has them with predicts="{other}"') as error:
+            start(federation, Model(network, federation.input_shape, input_dtype="int32"))
+        assert "\n" not in str(error.value)
+
+
+def test_ids_beyond_the_vocabulary():
+    """Which the table of the embedding would replace by its last row."""
+    tokens, labels = np.array([[1, 2, 3], [4, 5, 9]]), np.array([0, 1])
+    for of_train, of_test, name, found in (
+        (tokens, tokens, "train", "1 to 9"),
+        (tokens % 9, tokens - 2, "test", "-1 to 7"),
+    ):
+        federation = Federation.from_inputs(of_train, labels, [[0, 1]], of_test, labels)
+        network = nn.ShakespeareLSTM(2, vocabulary=9, hidden=2, predicts="last")
+        message = rf"data: {name} inputs have ids {found}, expected 0 to 8; correct them, or set vocabulary="
+        with pytest.raises(UserError, match=message):
+            start(federation, Model(network, (3,), input_dtype="int32"))
+    federation = Federation.from_inputs(tokens, labels, [[0, 1]], tokens, labels)
+    start(federation, Model(network.clone(vocabulary=10), (3,), input_dtype="int32"))
+
+
+def test_a_task_of_classes_needs_some():
+    inputs = np.ones((4, 3))
+    no_classes = Federation.from_inputs(inputs, np.arange(4), [range(4)], inputs, np.arange(4), class_names=())
+    for classes in (0, 3):
+        with pytest.raises(UserError, match=r"data: there are no class_names, .* give integers as labels and class_"):
+            start(no_classes, Model(nn.MLP(classes, hidden=(2,)), (3,)))
+    start(no_classes, Model(nn.MLP(1, hidden=(2,)), (3,), task=REGRESSION))
+
+
+def start(federation, model):
+    """Checks a run, without training."""
+    check(Run(federation, FedAvg(), jax.random.key(0)), model, Schedule(1))

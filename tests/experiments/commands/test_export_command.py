@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_close
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from small_studies import start, tree, write_config
 from tiny_networks import KINDS, TINY, tiny_model
 
@@ -116,6 +116,12 @@ def test_a_file_of_something_else_is_named(tmp_path):
         load_weights(tmp_path / "no.safetensors")
     (tmp_path / "x").write_bytes(b"12345678901234567890")
     with pytest.raises(UserError, match="x: not a readable safetensors file"):
+        load_weights(tmp_path / "x")
+    save_file({"params/a": np.ones(2), "params/a/b": np.ones(2)}, tmp_path / "x")
+    with pytest.raises(UserError, match="x: it holds params/a and params/a/b, expected an array or others below it"):
+        load_weights(tmp_path / "x")
+    save_file({"params/a": np.ones(2), "params/b": np.array([1, np.inf])}, tmp_path / "x")
+    with pytest.raises(UserError, match="x: params/b has NaN, infinity or what exceeds float32; expected finite"):
         load_weights(tmp_path / "x")
 
 
