@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from types import FrameType
 
 from experiments.study.machine import num_cores
@@ -12,14 +13,17 @@ from experiments.study.machine import num_cores
 STOPPED = 75  # the exit status after a signal: the same command continues
 STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"
 STOPPED_EARLY = "stopped before the first round; the same command starts again"
+_DEFAULT_FORMAT = warnings.formatwarning
 _NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # from requirements.txt
 
 
 def check_packages() -> None:
     """Ends the process with a one-line message if packages are missing, mostly because no venv is active.
 
-    From then on, text that standard output cannot encode, as in an ASCII locale, is written as escapes.
+    From then on, text that standard output cannot encode, as in an ASCII locale, is written as escapes, and a warning
+    about data or a config is one line without the place in the code.
     """
+    warnings.formatwarning = _format_warning
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -46,6 +50,14 @@ def configure_devices() -> None:
 
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         jax.config.update("jax_num_cpu_devices", num_cores())
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    if category is UserWarning:
+        return f"warning: {message}\n"
+    return _DEFAULT_FORMAT(message, category, filename, lineno, line)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -94,7 +94,7 @@ def test_wrong_columns_of_clients(tmp_path):
     for column, value in (("hsf_id", None), ("hsf_id", 0.5)):
         wrong = table.drop_columns(column).append_column(column, [[value] * len(table)])
         pyarrow.parquet.write_table(wrong, file)
-        message = f"row 0 has {value} in 'hsf_id'; expected a client's name or number"
+        message = f"row 0 has client {value}, expected a name or a number"
         check(message, sources.parquet, file.parent, client_column="hsf_id")
         message = f"row 0 has {value} in 'hsf_id'; expected an integer"
         check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")

@@ -133,7 +133,7 @@ def test_clients_are_read_one_by_one(tmp_path):
         ("pressure", 0, "1e300", "row 0 has '1e300' in 'pressure', expected a number of 32 bits"),
         ("diagnosis", 3, "", "patients.csv: row 3: the label is empty, expected a class"),
         ("diagnosis", 3, "-1", "patients.csv: row 3: label -1, expected a class"),
-        ("hospital", 2, "", "patients.csv: row 2 has client ''; expected a client's name or number"),
+        ("hospital", 2, "", "patients.csv: row 2 has client '', expected a name or a number"),
     ],
 )
 def test_wrong_values_are_named(tmp_path, column, row, value, message):

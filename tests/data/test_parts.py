@@ -202,3 +202,23 @@ def test_texts_are_divided_alike(tmp_path):
     with pytest.warns(UserWarning, match="data: test_hard.csv, vocabulary.csv not read, as no part is called so"):
         source = sources.texts(tmp_path / "data", vocabulary_size=2)
     assert (len(source.images), len(source.test_images)) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "texts", "table"])
+def test_a_client_without_a_name_is_an_error(tmp_path, kind):
+    images, labels = EXAMPLES["train"]
+    clients = ["a", "b", "", *"abcde"]
+    columns = {
+        "parquet": {"image": [{"bytes": encode(image), "path": None} for image in images]},
+        "texts": {"text": list("abcdefgh")},
+        "table": {"size": range(8)},
+    }
+    table = pyarrow.table(
+        {name: list(values) for name, values in columns[kind].items()} | {"label": labels, "by": clients}
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    message = "train.parquet: row 2 has client '', expected a name or a number; correct it, or remove the row"
+    check(message, getattr(sources, kind), tmp_path, client_column="by")
+    if kind == "parquet":
+        with pytest.raises(UserError, match=message):
+            open_stream(f"parquet:{tmp_path}", dict(client_column="by"))

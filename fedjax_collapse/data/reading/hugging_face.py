@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide, named_classes
+from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.parts import find_files
 from fedjax_collapse.data.reading.tables import open_arrow, reading_table
 from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
@@ -135,8 +136,8 @@ def _example(file, row, names, image, label, client, coarse):
         )
     if isinstance(label, str):
         check_class(f"{file}: row {row}", label)
-    if names.client and (not isinstance(client, (str, int)) or isinstance(client, bool)):
-        raise UserError(f"{file}: row {row} has {client!r:.40} in {names.client!r}; expected a client's name or number")
+    if names.client:
+        check_client(f"{file}: row {row}", client)
     if names.coarse and not isinstance(coarse, int):
         raise UserError(f"{file}: row {row} has {coarse!r:.40} in {names.coarse!r}; expected an integer")
     own = tuple(map(str, label)) if names.several else label if isinstance(label, str) else int(label)

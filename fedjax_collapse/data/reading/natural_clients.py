@@ -29,6 +29,14 @@ def fields_of(path: str | Path, train: Part, test: Part) -> Arrays:
     return arrays | number_clients(clients, test_clients) | {"class_names": np.array(names)}
 
 
+def check_client(where: str, client: object) -> None:
+    """Raises UserError unless a value of a table is a client's name or number."""
+    if not isinstance(client, (str, int)) or isinstance(client, bool) or client == "":
+        raise UserError(
+            f"{where} has client {client!r:.40}, expected a name or a number; correct it, or remove the row"
+        )
+
+
 def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> dict[str, np.ndarray]:
     """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``; the latter only if known.
 

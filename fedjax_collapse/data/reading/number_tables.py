@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.reading.encoded import hold_out
-from fedjax_collapse.data.reading.natural_clients import Client, number_clients
+from fedjax_collapse.data.reading.natural_clients import Client, check_client, number_clients
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
 from fedjax_collapse.data.reading.tabular import check_class, number_classes
 from fedjax_collapse.data.stream import ClientExamples
@@ -103,9 +103,11 @@ def _read(files, kind, columns, needs_client=True):
             raise UserError(f"{file}: {len(table)} rows of {len(columns.features)} features, expected at least one")
         places = [f"{file}: row {row}" for row in range(len(table))]
         clients = table[client].to_pylist() if client else []
+        for place, each in zip(places, clients, strict=False):
+            check_client(place, each)
         features = np.stack([_numbers(file, name, table[name]) for name in columns.features], 1)
         labels = list(map(_label, places, table[label].to_pylist()))
-        parts.append(_Read(features, labels, list(map(_client, places, clients)), places))
+        parts.append(_Read(features, labels, clients, places))
     features, *others = zip(*parts, strict=True)
     return columns, _Read(np.concatenate(features), *(list(itertools.chain.from_iterable(each)) for each in others))
 
@@ -142,9 +144,3 @@ def _label(where, value):
         raise UserError(f"{where} has class {value!r:.40}, expected an integer or a name; correct it")
     check_class(where, label := str(int(value) if isinstance(value, bool) else value).strip())
     return label
-
-
-def _client(where, value):
-    if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
-        raise UserError(f"{where} has client {value!r:.40}; expected a client's name or number")
-    return value

@@ -20,7 +20,7 @@ from fedjax_collapse.data.reading.hugging_face import (
     class_names_in,
     examples_of,
 )
-from fedjax_collapse.data.reading.natural_clients import Client, held_out_of_owners
+from fedjax_collapse.data.reading.natural_clients import Client, check_client, held_out_of_owners
 from fedjax_collapse.data.reading.parts import find_files
 from fedjax_collapse.data.reading.tables import reading_table
 from fedjax_collapse.data.reading.tabular import class_order
@@ -59,11 +59,9 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
                 are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
                 wanted = [chosen.client, chosen.label] if are_names else [chosen.client]
                 read = table.read_row_group(group, wanted)
-                for client in read[chosen.client].to_pylist():
-                    if not isinstance(client, (str, int)) or isinstance(client, bool):
-                        raise UserError(
-                            f"{file}: {client!r:.40} in {chosen.client!r}; expected a client's name or number"
-                        )
+                of_file = first - next(begin for name, _, begin in [*groups, (file, 0, first)] if name == file)
+                for row, client in enumerate(read[chosen.client].to_pylist(), of_file):
+                    check_client(f"{file}: row {row}", client)
                     number.setdefault(client, len(number))
                 if chosen.several:
                     labels.update(map(str, itertools.chain.from_iterable(read[chosen.label].to_pylist())))

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import text
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.natural_clients import held_out, number_clients
+from fedjax_collapse.data.reading.natural_clients import check_client, held_out, number_clients
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
 from fedjax_collapse.data.reading.tabular import check_class, class_order
 
@@ -101,6 +101,10 @@ def _read_file(file, kind, columns, task):
             continue
         chosen = choose_column(file, table.column_names, key, name, _USUAL.get(key, ()))
         found[key] = table[chosen].to_pylist()
+        if key == "client":
+            for row, client in enumerate(found[key]):
+                check_client(f"{file}: row {row}", client)
+            continue
         expected = str if key == "text" else (str, int)
         for row, value in enumerate(found[key]):
             if not isinstance(value, expected):

@@ -182,7 +182,10 @@ def test_everything_may_be_the_users_own(start, tmp_path):
             "partition own_code:spread: it is spread(view), expected spread(labels, num_clients, seed)",
         ),
         ("config.data.source = 'own_code:glyph'", "of data source, 'glyph': did you mean 'glyphs'?"),
-        ("config.data.source = 'own_cod:glyphs'", "unknown data source 'own_cod': expected one of arrow, cifar10, cifar100, csv"),
+        (
+            "config.data.source = 'own_cod:glyphs'",
+            "unknown data source 'own_cod': expected one of arrow, cifar10, cifar100, csv",
+        ),
         ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
         ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
