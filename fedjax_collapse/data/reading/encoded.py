@@ -1,7 +1,6 @@
 """Encoded images with labels, from files or tables, and their decoding to arrays."""
 
 import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.natural_clients import Client, held_out, number_clients
+from fedjax_collapse.data.reading.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.tabular import class_order
 from fedjax_collapse.data.text import multi_hot
 
@@ -106,42 +105,15 @@ def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding)
 def divide(
     path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
 ) -> tuple[list[Encoded], list[Encoded]]:
-    """Returns training and test examples: of each client with ``n`` examples, ``floor(test_fraction * n)`` are tested.
+    """Returns training and test examples: a part of each client's, else of each class, is tested, as ``hold_out`` says.
 
-    Without clients, this is of each class, or if examples have several labels of all; a warning says so.
-
-    Raises:
-        UserError: if no example would be tested.
+    Examples with several labels are of one class.
     """
     clients = [example.client for example in examples if example.client is not None]
-    is_test = hold_out(path, clients, [example.label for example in examples], test_fraction, seed)
+    classes = [0 if isinstance(example.label, tuple) else example.label for example in examples]
+    is_test = hold_out(path, clients, classes, test_fraction, seed)
     train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
     return train, test
-
-
-def hold_out(
-    path: str | Path, clients: Sequence[Client], labels: Sequence, test_fraction: float, seed: int
-) -> np.ndarray:
-    """Returns a mask of the examples that are held out: of each client, of each class, or of all, as in ``divide``.
-
-    Raises:
-        UserError: if there would be none.
-    """
-    if clients:
-        groups, of_each = clients, "each client's examples"
-    elif isinstance(labels[0], tuple):
-        groups, of_each = [0] * len(labels), "all examples"
-    else:
-        groups, of_each = labels, "each class"
-    is_test = held_out(groups, test_fraction, seed)
-    if not is_test.any():
-        raise UserError(
-            f"{path}: it has no test part, and test_fraction {test_fraction:g} of {of_each} is none; raise "
-            "data.test_fraction"
-        )
-    if not clients:
-        warnings.warn(f"{path}: there is no test part; {test_fraction:g} of {of_each} are held out", stacklevel=2)
-    return is_test
 
 
 def named_classes(train: Sequence[Encoded], test: Sequence[Encoded]) -> tuple[list[Encoded], list[Encoded], list[str]]:

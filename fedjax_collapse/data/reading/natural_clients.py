@@ -1,5 +1,6 @@
 """Natural clients: the persons who wrote, took or posted the examples, by the names that a data set has for them."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,13 +52,30 @@ def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> di
     return owners | {"client_names": np.array(list(map(str, known)), str)}
 
 
-def held_out(clients: Sequence[Client], test_fraction: float, seed: int) -> np.ndarray:
-    """Returns a mask of ``floor(test_fraction * n)`` random examples of every client with ``n`` examples."""
-    return held_out_of_owners(number_clients(clients, None)["owners"], test_fraction, seed)
+def hold_out(
+    path: str | Path, clients: Sequence[Client], classes: Sequence[Client], test_fraction: float, seed: int
+) -> np.ndarray:
+    """Returns a mask of ``floor(test_fraction * n)`` random examples of every client with ``n`` examples.
+
+    If no client is known, it is of every class with ``n`` examples, which a warning says.
+
+    Raises:
+        UserError: if none would be held out.
+    """
+    of_each = "each client's examples" if clients else "each class" if len(set(classes)) > 1 else "all examples"
+    is_test = held_out_of_owners(number_clients(clients or classes, None)["owners"], test_fraction, seed)
+    if not is_test.any():
+        raise UserError(
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} of {of_each} is none; raise "
+            "data.test_fraction"
+        )
+    if not clients:
+        warnings.warn(f"{path}: there is no test part; {test_fraction:g} of {of_each} are held out", stacklevel=2)
+    return is_test
 
 
 def held_out_of_owners(owners: np.ndarray, test_fraction: float, seed: int) -> np.ndarray:
-    """Returns the same for clients by their numbers, whatever the order of these."""
+    """Returns the mask for clients by their numbers, whatever the order of these."""
     order = np.lexsort((np.random.default_rng(seed).random(len(owners)), owners))
     sizes = np.bincount(owners)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.class_holders import rows_by_class
-from fedjax_collapse.data.reading.encoded import hold_out
-from fedjax_collapse.data.reading.natural_clients import Client, check_client, number_clients
+from fedjax_collapse.data.reading.natural_clients import Client, check_client, hold_out, number_clients
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
 from fedjax_collapse.data.reading.tabular import check_class, number_classes
 from fedjax_collapse.data.stream import ClientExamples

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import text
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.natural_clients import check_client, held_out, number_clients
+from fedjax_collapse.data.reading.natural_clients import check_client, hold_out, number_clients
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
 from fedjax_collapse.data.reading.tabular import check_class, class_order
 
@@ -48,7 +48,8 @@ def read_texts(
     """
     train, test = _read_parts(Path(path), columns, reading.task, validation)
     if test is None:
-        train, test = _divided(path, train, test_fraction, seed)
+        is_test = hold_out(path, train.clients, [0] * len(train.texts), test_fraction, seed)
+        train, test = train.take(~is_test), train.take(is_test)
     names = tuple(text.LETTERS) if reading.task == "next_character" else reading.classes
     if reading.task == "classification":
         names = names or tuple(map(str, sorted(set(train.labels), key=class_order)))
@@ -113,17 +114,6 @@ def _read_file(file, kind, columns, task):
             if key == "label" and task == "classification":
                 check_class(f"{file}: row {row}", value)
     return _Part(found["text"], found["label"], found["client"])
-
-
-def _divided(path, part, test_fraction, seed):
-    """Returns training and test part: of each client, or of all, a fraction is held out."""
-    is_test = held_out(part.clients or [0] * len(part.texts), test_fraction, seed)
-    if not is_test.any():
-        raise UserError(
-            f"{path}: it has no test part, and test_fraction {test_fraction:g} of each client's texts is none of any; "
-            "raise data.test_fraction"
-        )
-    return part.take(~is_test), part.take(is_test)
 
 
 def _of_classes(path, part, names):
