@@ -2,11 +2,13 @@
 
     fedjax-collapse convert SOURCE FOLDER [--data.KEY=VALUE ...]
     fedjax-collapse convert SOURCE FOLDER --clients=N --partition.name=NAME [--partition.KEY=VALUE ...] [--seed=SEED]
+    fedjax-collapse convert --check FOLDER
 
 SOURCE is what ``data.source`` of a config would be, and ``data`` and ``partition`` have the keys of a config. Natural
 clients of tff, pfl, leaf, pfllib, table and parquet are read one after another. Other sources, and all with a
-partition, are read into memory first. Started again after it was interrupted, the command continues. Exit status: 0, or
-2 after a one-line message about wrong input.
+partition, are read into memory first. Started again after it was interrupted, the command continues, after it has
+verified what is written. ``--check`` compares all of a store with its checksums, of which a round compares those of its
+cohort. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
 import ast
@@ -29,7 +31,7 @@ from fedjax_collapse.core.options import check_value, hints
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation, sources, streams
 from fedjax_collapse.data import partition as partitions
-from fedjax_collapse.data.store import StoreWriter
+from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
 
 _GIVEN = ("labels", "num_clients", "owners", "domains", "coarse_labels")  # by the data, to a partition
@@ -38,7 +40,12 @@ _TEST_ROWS = 2**12  # of a federation in memory that are written at once
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    own = vars(command_line().parse_args(arguments))
+    parser = command_line()
+    own = vars(parser.parse_args(arguments))
+    if own["check"]:
+        return print_result(lambda: check(own["check"]))
+    if not own["folder"]:
+        parser.error("the following arguments are required: SOURCE, FOLDER; or --check FOLDER")
     options = {part: {} for part in ("data", "partition")}
     for key, value in own.items():
         part, _, name = key.partition(".")
@@ -51,14 +58,31 @@ def main(arguments: list[str]) -> int:
 def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
-    parser.add_argument("source", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the store; made if it does not exist")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="of the store; made if it does not exist"
+    )
     parser.add_argument("--clients", type=int, metavar="N", default=0, help="with a partition, the number of clients")
     parser.add_argument("--seed", type=int, default=0, help="of the partition")
+    parser.add_argument("--check", type=Path, metavar="FOLDER", help="compares a store with its checksums")
     for part, module in (("data", sources), ("partition", partitions)):
         for name, owners in sorted(_options_of(module).items()):
             parser.add_argument(f"--{part}.{name}", type=_value, metavar="VALUE", help=f"of {', '.join(owners)}")
     return parser
+
+
+def check(folder: Path) -> str:
+    """Compares a store with its checksums; returns what is in it, in words.
+
+    Raises:
+        UserError: it is no store, or damaged; the message names what.
+    """
+    store = open_store(folder)
+    with wait(f"reading {folder}"):
+        store.verify()
+        tested = len(store.test[1]) if store.facts["test_rows"] else 0
+    examples = f"{store.offsets[-1]} training and {tested} test examples"
+    return f"{folder}: {store.num_clients} clients, {examples}, all as they were written"
 
 
 def convert(

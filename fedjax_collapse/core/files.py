@@ -26,6 +26,16 @@ def reading(path: Path) -> BinaryIO:
     return open(_open_regular(path, os.O_RDONLY), "rb")
 
 
+def writing(path: Path, is_new: bool = False) -> BinaryIO:
+    """Opens a regular file for reading and writing in binary mode, empty if ``is_new``; links are not followed.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    how = os.O_CREAT | os.O_TRUNC if is_new else 0
+    return open(_open_regular(path, os.O_RDWR | os.O_NOFOLLOW | how), "r+b")
+
+
 def read(path: Path) -> bytes:
     """Returns the content of a regular file. Raises what ``reading`` raises."""
     with reading(path) as file:

@@ -258,6 +258,7 @@ class Federation(NamedTuple):
         task = store.facts["task"]
         pad = PAD if task in OF_TOKENS else None
         if storage != "disk":
+            store.verify()
             inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped
             made = cls.from_inputs(
                 inputs, labels, rows_of(stored), *test, mean, std, store.class_names, storage=storage, pad=pad
@@ -358,6 +359,8 @@ class Federation(NamedTuple):
         if self.train.pad is None:
             arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
         else:
+            if store is not None:
+                store.verify()
             targets = np.sum(np.asarray(self.train.labels) != np.asarray(self.train.pad), axis=1)
             counts = np.array([[targets[rows].sum()] for rows in self.owned_rows()])
             arrays = {"class_counts": counts, "class_names": np.array(["targets"])}
@@ -389,8 +392,9 @@ class Federation(NamedTuple):
     def hashes(self) -> dict[str, str]:
         """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
         if self.store is not None:  # recorded when it was written
+            rows = [self.store.facts["index"][name] for name in ("offsets.npy", "names.txt")]
             chosen = [self.num_clients, self.ownership.rows.most or 0]
-            return {"data": self.store.facts["data"], "partition": digest([self.store.facts["index"], chosen])}
+            return {"data": self.store.digest, "partition": digest([*rows, chosen])}
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
         own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}
         return {"data": digest_once(data), "partition": digest(self.owned_rows()), **own}

@@ -1,12 +1,14 @@
 """A federation on disk: the rows of all clients, one client after another, and the offsets at which each begins.
 
 A store is a folder with ``inputs.npy`` and ``labels.npy``, whose rows are sorted by client; ``offsets.npy``, int64
-[clients + 1]; ``names.txt``, a line per client; ``test_inputs.npy`` and ``test_labels.npy``; for class labels
-``class_counts.npy`` [clients, classes]; and ``store.json``, which is written last. The arrays are memory-mapped:
-opening a store reads the index, a few bytes per client, and a cohort reads its own rows.
+[clients + 1]; ``names.txt``, a line per client; ``checksums.bin``, of every 16 KiB of a client's rows;
+``test_inputs.npy`` and ``test_labels.npy``; for class labels ``class_counts.npy`` [clients, classes]; and
+``store.json``, which is written last and has the hashes of the other files. The arrays are memory-mapped: opening a
+store reads the index, a few bytes per client, and verifies it; a cohort reads its own rows, and verifies these.
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -21,17 +23,23 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedjax_collapse.core import files
+from fedjax_collapse.core.checksums import SIZE, as_bytes, checksums
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
 from fedjax_collapse.data.arrays import as_names, as_numbers, check_named
 from fedjax_collapse.data.source import OF_TOKENS
 from fedjax_collapse.storage.rows import write_json
 
-VERSION = 1
-_STORE, _UNFINISHED = "store.json", "unfinished.json"
+VERSION = 2  # of the layout; the first had no checksums of rows
+_STORE, _UNFINISHED, _SEAL = "store.json", "unfinished.json", "sha256"
+_AGAIN, _ANEW = "restore it, or convert the source again", "remove the folder and start again"
 _INPUTS, _LABELS, _OFFSETS, _NAMES, _COUNTS = "inputs.npy", "labels.npy", "offsets.npy", "names.txt", "class_counts.npy"
+_SUMS = "checksums.bin"  # of every block of every client, ``core/checksums.py``
 _SIZES = "sizes.part"  # int64 of each client, until the store is finished
 _TEST = {_INPUTS: "test_inputs.npy", _LABELS: "test_labels.npy"}
+_INDEX = (_OFFSETS, _NAMES, _SUMS, _COUNTS)
+_OF_CLIENTS = (_INPUTS, _LABELS, _NAMES, _SUMS, _SIZES)  # what is written of each client
+_BLOCK_BYTES = 2**14  # of the inputs that have one checksum, with their labels
 _COMMIT_BYTES = 2**26  # written between two points from which an interrupted writer resumes
 _BLOCK = 2**22  # labels counted at a time
 
@@ -42,8 +50,8 @@ class StoreWriter:
     """Writes a store client by client; memory does not grow with their number.
 
     The folder is no store until the ``with`` block ends without an exception. A writer that was interrupted, also by a
-    kill, resumes: ``done`` clients are already written, and ``add`` continues with the next one. Test rows are not
-    resumed; every start writes all of them.
+    kill, resumes: ``done`` clients are already written, which it verifies, and ``add`` continues with the next one.
+    Test rows are not resumed; every start writes all of them. Only one writer at a time has the folder.
 
     Args:
         folder: made if it does not exist.
@@ -55,7 +63,9 @@ class StoreWriter:
         progress: called with the numbers of clients and rows that are safely on the disk, after every 64 MiB.
 
     Raises:
-        UserError: the folder holds a store, or an unfinished one of something else; rows are not as declared.
+        UserError: the folder holds a store, or an unfinished one of something else; another process writes to it; rows
+            are not as declared.
+        Damaged: what was written before differs.
 
     Examples:
         >>> with StoreWriter(folder, class_names=("cat", "dog"), mean=0.0, std=255.0) as store:
@@ -80,23 +90,32 @@ class StoreWriter:
         normalization = [None if x is None else np.asarray(x, np.float64).tolist() for x in (mean, std)]
         self._facts = {"class_names": list(names), "mean": normalization[0], "std": normalization[1]}
         self._facts |= {"task": task, "source": source}
-        self.done, self.rows, self._chain = 0, 0, b""
+        self.done, self.rows, self._written = 0, 0, hashlib.sha256()
         self._since, self._test_rows = 0, 0
         self._shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         self._files: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> "StoreWriter":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.folder)
+        try:
+            self._open()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _open(self):
         if (self.folder / _STORE).exists():
             raise UserError(f"{self.folder}: holds a store already; remove it, or choose another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / _UNFINISHED
         if unfinished.exists():
-            self._resume(_read_json(unfinished))
+            with _as_damage(unfinished, _ANEW):
+                self._resume(_read_json(unfinished))
         elif found := sorted(path.name for path in self.folder.iterdir()):
             raise UserError(f"{self.folder}: holds {found[0]!r}; expected an empty folder, or none")
         else:
             self._note()
-        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         try:
@@ -106,8 +125,12 @@ class StoreWriter:
                 with contextlib.suppress(OSError):  # such as a full disk, which is the error already
                     self._commit()
         finally:
-            for file in self._files.values():
-                file.close()
+            self._close()
+
+    def _close(self):
+        for file in self._files.values():
+            file.close()
+        os.close(self._lock)
 
     def add(self, name: str, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Appends one client.
@@ -127,13 +150,13 @@ class StoreWriter:
             raise UserError(f"{what}: expected a name of one line")
         arrays = self._checked(what, inputs, labels)
         rows = len(arrays[_LABELS])
-        link = hashlib.sha256(self._chain + name.encode() + b"\n")
         for file, array in arrays.items():
-            link.update(f"{array.dtype}{array.shape}".encode() + memoryview(array).cast("B"))
             self._file(file).write(array.data)
-        self._file(_SIZES).write(np.int64(rows).tobytes())
-        self._file(_NAMES).write(name.encode() + b"\n")
-        self._chain = link.digest()
+        pieces = {_SIZES: np.int64(rows).tobytes(), _NAMES: name.encode() + b"\n"}
+        pieces[_SUMS] = _checksums(*arrays.values())
+        for file, piece in pieces.items():
+            self._file(file).write(piece)
+            self._written.update(piece)
         self.done, self.rows = self.done + 1, self.rows + rows
         self._since += sum(array.nbytes for array in arrays.values())
         if self._since >= _COMMIT_BYTES:
@@ -178,7 +201,7 @@ class StoreWriter:
     def _file(self, name):
         """Returns an open file of the store; arrays begin with a header whose number of rows is filled in at last."""
         if name not in self._files:
-            self._files[name] = file = open(self.folder / name, "w+b")  # noqa: SIM115
+            self._files[name] = file = files.writing(self.folder / name, is_new=True)
             self._write_header(name, 0)
             file.flush()
         return self._files[name]
@@ -195,40 +218,70 @@ class StoreWriter:
         """Makes what was added so far the point from which a writer resumes."""
         for file in self._files.values():
             file.flush()
-        files.flush(Path(file.name) for file in self._files.values())
+        files.flush(self.folder / name for name in self._files)
         self._since = 0
         self._note()
         self._progress(self.done, self.rows)
 
     def _note(self):
         shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
-        of_clients = {name: file.tell() for name, file in self._files.items() if name not in _TEST.values()}
-        point = {"clients": self.done, "rows": self.rows, "chain": self._chain.hex(), "bytes": of_clients}
-        write_json(self.folder / _UNFINISHED, {"version": VERSION, **self._facts, "shapes": shapes, **point})
+        point = {"clients": self.done, "rows": self.rows, "written": self._written.hexdigest()}
+        lengths = {name: file.tell() for name, file in self._files.items() if name in _OF_CLIENTS}
+        facts = {"version": VERSION, **self._facts, "shapes": shapes, **point, "bytes": lengths}
+        write_json(self.folder / _UNFINISHED, _sealed(facts))
 
     def _resume(self, found):
-        """Cuts the files to the last point that was noted."""
-        try:
-            there = {name: found[name] for name in self._facts}
-            self.done, self.rows, self._chain = found["clients"], found["rows"], bytes.fromhex(found["chain"])
-            shapes = {file: (np.dtype(kind), tuple(shape)) for file, (kind, shape) in found["shapes"].items()}
-            lengths = dict(found["bytes"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{self.folder / _UNFINISHED}: cannot be read; remove the folder and start again") from error
-        for name, value in self._facts.items() if self.done else ():
-            if there[name] != value:
+        """Cuts the files to the last point that was noted, and verifies what was written until then."""
+        path = self.folder / _UNFINISHED
+        if found.get("version") != VERSION:
+            raise UserError(f"{path}: of version {found.get('version')!r}, expected {VERSION}; {_ANEW}")
+        if _sealed(found) != found or not {*found.get("bytes", "?")} <= {*_OF_CLIENTS}:
+            raise Damaged(f"{path}: differs from what was written; {_ANEW}")
+        for name, value in self._facts.items() if found["clients"] else ():
+            if found[name] != value:
                 raise UserError(
-                    f"{self.folder}: unfinished with {name} {there[name]!r}, now {value!r}; continue with the former, "
+                    f"{self.folder}: unfinished with {name} {found[name]!r}, now {value!r}; continue with the former, "
                     "or remove the folder"
                 )
-        self._shapes = shapes
+        self.done, self.rows, lengths = found["clients"], found["rows"], found["bytes"]
+        self._shapes = {file: (np.dtype(kind), tuple(shape)) for file, (kind, shape) in found["shapes"].items()}
+        for name in lengths:
+            try:
+                self._files[name] = file = files.writing(self.folder / name)
+                size = file.seek(0, os.SEEK_END)
+            except OSError as error:
+                raise Damaged(f"{self.folder / name}: cannot be opened ({error.strerror}); {_ANEW}") from error
+            if size < lengths[name]:
+                raise Damaged(f"{self.folder / name}: shorter than what was written; {_ANEW}")
+            file.truncate(lengths[name])
+        self._verify(found["written"])
         for name, length in lengths.items():
-            path = self.folder / name
-            if not path.exists() or path.stat().st_size < length:
-                raise Damaged(f"{path}: shorter than what was written; remove the folder and start again")
-            self._files[name] = file = open(path, "r+b")  # noqa: SIM115
-            file.truncate(length)
-            file.seek(length)
+            self._files[name].seek(length)
+
+    def _verify(self, written):
+        """Raises Damaged unless the clients of the files are those that were written, in this order."""
+        if not self.done:
+            return
+        sizes, sums = (files.read(self.folder / name) for name in (_SIZES, _SUMS))
+        sizes = np.frombuffer(sizes, np.int64)
+        if len(sizes) != self.done or sizes.sum() != self.rows or sizes.min() < 1:
+            raise Damaged(f"{self.folder}: differs from what was written; {_ANEW}")
+        for name in (_INPUTS, _LABELS):
+            self._files[name].seek(0)
+            self._write_header(name, self.rows)
+            self._files[name].flush()
+        arrays = [_mapped(self.folder / name, self.rows) for name in (_INPUTS, _LABELS)]
+        place, first = 0, 0
+        with files.reading(self.folder / _NAMES) as names:
+            for size in sizes.tolist():
+                own = _checksums(*(array[first : first + size] for array in arrays))
+                if own != sums[place : place + len(own)]:
+                    client = names.readline().decode(errors="replace").strip()
+                    raise Damaged(f"{self.folder}: client {client!r} differs from what was written; {_ANEW}")
+                self._written.update(np.int64(size).tobytes() + names.readline() + own)
+                place, first = place + len(own), first + size
+        if self._written.hexdigest() != written:
+            raise Damaged(f"{self.folder}: differs from what was written; {_ANEW}")
 
     def _finish(self):
         """Writes the index and everything that makes the folder a store."""
@@ -248,12 +301,12 @@ class StoreWriter:
         if counts := self._count_classes(sizes):
             files.flush([counts])
         files.flush(self.folder / name for name in rows)
+        shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
         content = {
             "version": VERSION, "clients": self.done, "rows": self.rows, "test_rows": self._test_rows,
-            **self._facts,
-            "data": hashlib.sha256(self._chain + self._test_digest()).hexdigest(), "index": _index_digest(self.folder),
+            **self._facts, "shapes": shapes, "index": _digest(self.folder, _INDEX), "test": _test_digest(self.folder),
         }  # fmt: skip
-        write_json(self.folder / _STORE, content)
+        write_json(self.folder / _STORE, _sealed(content))
         for name in (_SIZES, _UNFINISHED):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -263,6 +316,7 @@ class StoreWriter:
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
         if not num_classes or shape or dtype != np.int32:
             return None
+        path.unlink(missing_ok=True)
         labels = np.load(self.folder / _LABELS, mmap_mode="r", allow_pickle=False)
         counts = np.lib.format.open_memmap(path, "w+", np.min_scalar_type(int(sizes.max())), (len(sizes), num_classes))
         ends = np.cumsum(sizes)
@@ -277,14 +331,6 @@ class StoreWriter:
         counts.flush()
         return path
 
-    def _test_digest(self):
-        digest = hashlib.sha256()
-        for name in _TEST.values():
-            if name in self._files:
-                with files.reading(self.folder / name) as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.digest()
-
 
 class Store:
     """A store that is open for reading; made by ``open_store``.
@@ -297,10 +343,17 @@ class Store:
     """
 
     def __init__(
-        self, folder: Path, facts: dict[str, Any], offsets: np.ndarray, inputs: np.ndarray, labels: np.ndarray
+        self,
+        folder: Path,
+        facts: dict[str, Any],
+        offsets: np.ndarray,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        checksums: np.ndarray,
     ):
         self.folder, self.facts, self.offsets, self.inputs, self.labels = folder, facts, offsets, inputs, labels
         self.sizes = np.diff(offsets).astype(np.int32)
+        self._checksums = checksums  # [blocks, 16] uint8, memory-mapped
 
     @property
     def num_clients(self) -> int:
@@ -321,10 +374,22 @@ class Store:
 
         Raises:
             UserError: the store has none.
+            Damaged: they differ from what was written.
         """
         if not self.facts["test_rows"]:
             raise UserError(f"{self.folder}: the store has no test rows; convert it again with a test set")
-        return tuple(_mapped(self.folder / name, self.facts["test_rows"]) for name in _TEST.values())
+        if _test_digest(self.folder) != self.facts["test"]:
+            raise Damaged(f"{self.folder}: its test rows differ from what was written; {_AGAIN}")
+        return tuple(
+            _mapped(self.folder / own, self.facts["test_rows"], self.facts["shapes"][kind])
+            for kind, own in _TEST.items()
+        )
+
+    @property
+    def digest(self) -> str:
+        """The hash of all examples, and of what a network sees of them."""
+        of_data = ("index", "test", "shapes", "class_names", "mean", "std", "task")
+        return hashlib.sha256(json.dumps([self.facts[name] for name in of_data]).encode()).hexdigest()
 
     @property
     def class_counts(self) -> np.ndarray | None:
@@ -344,7 +409,8 @@ class Store:
                 f"{self.folder}: {self.num_clients} clients, expected {clients}; set clients to at most that"
             )
         offsets = self.offsets[: clients + 1]
-        return Store(self.folder, self.facts, offsets, self.inputs[: offsets[-1]], self.labels[: offsets[-1]])
+        inputs, labels = self.inputs[: offsets[-1]], self.labels[: offsets[-1]]
+        return Store(self.folder, self.facts, offsets, inputs, labels, self._checksums)
 
     def rows(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of some clients, one client after another, and the number of rows of each.
@@ -363,10 +429,39 @@ class Store:
     def gather(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns inputs and labels of some clients [rows, ...], one client after another, and sizes [cohort].
 
-        For the arguments, see ``rows``.
+        For the arguments, see ``rows``; for errors, ``verify``.
         """
+        self.verify(ids, most)
         rows, sizes = self.rows(ids, most)
         return self.inputs[rows], self.labels[rows], sizes
+
+    def verify(self, ids: np.ndarray | None = None, most: int | None = None) -> None:
+        """Compares the rows of some clients, by default of all, with their checksums.
+
+        For the arguments, see ``rows``.
+
+        Raises:
+            Damaged: they differ from what was written; the message names the client.
+        """
+        ids = np.arange(self.num_clients) if ids is None else np.asarray(ids)
+        ids = ids[ids < self.num_clients]
+        sizes, width = self.sizes[ids].astype(int), _rows_of_block(self.inputs)
+        counts = -(-(sizes if most is None else np.minimum(sizes, most)) // width)  # of blocks
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # of a block of its client
+        firsts = np.repeat(self.offsets[ids], counts) + number * width
+        lasts = np.minimum(firsts + width, np.repeat(self.offsets[ids] + sizes, counts))
+        found = _checksums_of((self.inputs, self.labels), firsts, lasts)
+        expected = self._checksums[np.repeat(self._first_blocks[ids], counts) + number]
+        if found != expected.tobytes():
+            wrong = (np.frombuffer(found, np.uint8).reshape(-1, SIZE) != expected).any(axis=1).argmax()
+            name = self.names[np.repeat(ids, counts)[wrong]]
+            raise Damaged(f"{self.folder}: rows of client {name!r} differ from what was written; {_AGAIN}")
+
+    @functools.cached_property
+    def _first_blocks(self):
+        """The first block of each client."""
+        blocks = -(-np.diff(self.offsets) // _rows_of_block(self.inputs))
+        return np.cumsum(blocks) - blocks
 
     def advise(self, ids: np.ndarray, most: int | None = None) -> None:
         """Asks the system to read the rows of some clients ahead, where it can be asked; returns at once."""
@@ -418,11 +513,11 @@ class StoredRows:
 
 
 def open_store(folder: Path | str) -> Store:
-    """Opens a store, and checks its index, but not its examples.
+    """Opens a store, and verifies ``store.json`` and the index; examples are verified when they are read.
 
     Raises:
         UserError: it is not a store, or of another version.
-        Damaged: the index differs from what was written, or files are missing or of another size.
+        Damaged: what is verified differs from what was written, or files are missing or of another size.
     """
     folder = Path(folder)
     if not (folder / _STORE).is_file():
@@ -438,51 +533,122 @@ def open_store(folder: Path | str) -> Store:
         raise UserError(
             f"{folder}: a store of version {facts.get('version')!r}, expected {VERSION}; convert its source again"
         )
+    if _sealed(facts) != facts:
+        raise Damaged(f"{folder / _STORE}: differs from what was written; {_AGAIN}")
+    with _as_damage(folder / _STORE, _AGAIN):
+        return _open(folder, facts)
+
+
+@contextlib.contextmanager
+def _as_damage(path, advice):
+    """Turns what facts of another kind raise into Damaged."""
     try:
-        clients, rows, index = (facts[name] for name in ("clients", "rows", "index"))
-        for name in ("data", "test_rows", "class_names", "mean", "std", "task"):
-            facts[name]
-    except KeyError as error:
-        raise Damaged(
-            f"{folder / _STORE}: {error.args[0]!r} is missing; restore it, or convert the source again"
-        ) from None
-    offsets = np.array(_mapped(folder / _OFFSETS, clients + 1))
-    if _index_digest(folder) != index:
-        raise Damaged(f"{folder}: {_OFFSETS} or {_NAMES} differs from what was written; restore it")
-    sizes = np.diff(offsets)
-    if offsets.ndim != 1 or offsets[0] != 0 or offsets[-1] != rows or sizes.min() < 0:
-        raise Damaged(f"{folder / _OFFSETS}: offsets do not ascend from 0 to the {rows} rows; restore it")
-    if not sizes.min():
-        raise UserError(f"{folder}: client {int(sizes.argmin())} has no rows; expected at least one of every client")
-    return Store(folder, facts, offsets, *(_mapped(folder / name, rows) for name in (_INPUTS, _LABELS)))
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Damaged(f"{path}: no facts of a store ({type(error).__name__}); {advice}") from error
 
 
-def _mapped(path, rows):
-    """Returns the memory-mapped array of a file.
+def _open(folder, facts):
+    """Returns the store of these facts, which may be of anything."""
+    found, rows, shapes = _digest(folder, _INDEX), facts["rows"], facts["shapes"]
+    for name in _INDEX:
+        if found.get(name) != facts["index"].get(name):
+            problem = "differs from what was written" if name in found else "is missing"
+            raise Damaged(f"{folder / name}: {problem}; {_AGAIN}")
+    offsets = np.array(_mapped(folder / _OFFSETS, facts["clients"] + 1, ["<i8", []]))
+    examples = [_mapped(folder / name, rows, shapes[name]) for name in (_INPUTS, _LABELS)]
+    if offsets[0] != 0 or offsets[-1] != rows or np.diff(offsets).min() < 1:
+        raise Damaged(f"{folder / _OFFSETS}: offsets do not ascend from 0 to the {rows} rows; {_AGAIN}")
+    sums = np.memmap(folder / _SUMS, np.uint8, "r").reshape(-1, SIZE)
+    for name in ("test_rows", "class_names", "mean", "std", "task"):
+        facts[name]
+    return Store(folder, facts, offsets, *examples, sums)
+
+
+def _mapped(path, rows, kind=None):
+    """Returns the memory-mapped array of a regular file.
+
+    Args:
+        path: of the file.
+        rows: how many it has.
+        kind: the type of its numbers, and the shape of a row; None for any.
 
     Raises:
-        Damaged: it is missing, cut, or does not have so many rows.
+        Damaged: it is missing, cut, or another array.
     """
     try:
+        files.reading(path).close()
         array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
     except (OSError, ValueError, EOFError) as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else "is cut or not an array"
-        raise Damaged(f"{path}: {reason}; restore it, or convert the source again") from error
+        raise Damaged(f"{path}: {reason}; {_AGAIN}") from error
     if len(array) != rows:
-        raise Damaged(f"{path}: {len(array)} rows, expected {rows}; restore it, or convert the source again")
+        raise Damaged(f"{path}: {len(array)} rows, expected {rows}; {_AGAIN}")
+    if kind is not None and [array.dtype.str, list(array.shape[1:])] != kind:
+        raise Damaged(f"{path}: rows of {array.dtype}{list(array.shape[1:])}, expected {kind[0]}{kind[1]}; {_AGAIN}")
     return array
 
 
-def _index_digest(folder):
-    """Returns the hash of everything that says which rows are whose."""
-    digest = hashlib.sha256()
-    for name in (_OFFSETS, _NAMES):
+def _sealed(facts):
+    """Returns the content of a JSON file with its own hash."""
+    content = {name: value for name, value in facts.items() if name != _SEAL}
+    return content | {_SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+
+
+def _rows_of_block(inputs):
+    """Returns how many rows of a client have a checksum together."""
+    return max(1, _BLOCK_BYTES // max(1, inputs.itemsize * math.prod(inputs.shape[1:])))
+
+
+def _checksums(inputs, labels):
+    """Returns the checksums of the rows of a client."""
+    firsts = np.arange(0, len(labels), width := _rows_of_block(inputs))
+    return _checksums_of((inputs, labels), firsts, np.minimum(firsts + width, len(labels)))
+
+
+def _checksums_of(arrays, firsts, lasts):
+    """Returns the checksums of rows ``firsts`` to ``lasts`` of inputs and labels."""
+    (inputs, labels), count = map(as_bytes, arrays), len(arrays[1])
+    of_input, of_label = (len(piece) // max(1, count) for piece in (inputs, labels))
+    ends = (ends * width for width in (of_input, of_label) for ends in (firsts, lasts))
+    return checksums(inputs, labels, *(each.tolist() for each in ends))
+
+
+def _digest(folder, names):
+    """Returns the hashes of those of the files that are there."""
+    found = {}
+    for name in names:
         try:
             with files.reading(folder / name) as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            continue
         except OSError as error:
-            raise Damaged(f"{folder / name}: cannot be read ({error.strerror}); restore it") from error
-    return digest.hexdigest()
+            raise Damaged(f"{folder / name}: cannot be read ({error.strerror}); {_AGAIN}") from error
+    return found
+
+
+def _test_digest(folder):
+    return _digest(folder, _TEST.values())
+
+
+def _locked(folder):
+    """Returns the descriptor of a folder, which other processes cannot lock until it is closed.
+
+    Raises:
+        UserError: another process has locked it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"{folder}: another process writes this store; wait for it, or stop it") from None
+    except OSError:  # of a file system without locks
+        pass
+    return descriptor
 
 
 def _check_distinct(path):
@@ -502,5 +668,5 @@ def _check_distinct(path):
 def _read_json(path):
     try:
         return dict(json.loads(files.read(path)))
-    except (OSError, ValueError, TypeError) as error:
-        raise Damaged(f"{path}: cannot be read ({type(error).__name__}); restore it") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path}: cannot be read ({type(error).__name__}); restore it, or start again") from error

@@ -200,6 +200,8 @@ class _Host(NamedTuple):
         if not isinstance(examples.inputs, np.ndarray):
             return _Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
+        if self.is_on_disk:
+            self.rows.store.verify(np.concatenate(self._by_device(ids)), self.rows.most)
         is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
         counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
         rows = np.zeros(is_owned.shape, self.rows.dtype)

@@ -170,7 +170,7 @@ class RunLoop:
             check_space(folder, initial, count, cohort_size, schedule.rounds, logged)
 
         def open_at(done):
-            return StoredStates(folder / "states", initial, count, done)
+            return StoredStates(folder / "states", initial, count, done, self.histories[0].client_states)
 
         processes.broadcast_from_first(check_folder)
 
@@ -382,6 +382,7 @@ class RunLoop:
                 before = [history.to_save()]
                 if self.stored is not None:
                     oldest = min(store.rounds, default=0)
+                    history.client_states = self.stored.digest
                     before += [self.stored.flush, functools.partial(self.stored.forget_before, oldest)]
                 store.save(self.done, state, history.written(), functools.partial(_call, before), must_wait)
 

@@ -1,9 +1,11 @@
 """The states of all clients in files, of which a round reads and writes only the rows of its cohort.
 
-There is a sparse file for each array of a state, with a row for each client, and a flag for each client. A client whose
-flag is not set has the initial state; its row is a hole, which takes no space. Before a round overwrites rows, it logs
-the old ones, so that the states of an earlier round can be restored: those of the checkpoint from which a run continues
-after a kill. Of several processes only the first has the files; it sends the states of a cohort to the others.
+There is a sparse file for each array of a state, with a row for each client, and a checksum for each client. A client
+without one has the initial state; its rows are holes, which take no space. Rows are compared with their checksum when
+they are read, and all checksums together with what the checkpoint notes of them. Before a round overwrites rows, it
+logs the old ones, so that the states of an earlier round can be restored: those of the checkpoint from which a run
+continues after a kill. Of several processes only the first has the files; it sends the states of a cohort to the
+others.
 """
 
 import math
@@ -14,10 +16,12 @@ import jax
 import numpy as np
 
 from fedjax_collapse.core import files, processes
+from fedjax_collapse.core.checksums import as_bytes, checksum
 from fedjax_collapse.core.records import ClientState, Damaged, UserError
 from fedjax_collapse.storage.round_arrays import read_npz
 
-_FLAGS, _LOG = "written.bin", "log"
+_SUMS, _LOG = "checksums.bin", "log"
+_LOST = "the states of the clients are lost, remove the run's folder to start again"
 
 
 class StoredStates:
@@ -30,18 +34,26 @@ class StoredStates:
         initial: the state of every client before the first round.
         num_clients: the number of clients.
         done: the number of rounds after which the run continues; what later rounds have written is undone.
+        noted: the ``digest`` after these rounds.
 
     Raises:
-        Damaged: files are missing, or of another size; a UserError in the other processes.
+        Damaged: files are missing, of another size, or differ from what was written; a UserError in the other
+            processes.
         UserError: there are more files.
     """
 
-    def __init__(self, folder: Path, initial: ClientState, num_clients: int, done: int):
+    def __init__(self, folder: Path, initial: ClientState, num_clients: int, done: int, noted: str = ""):
         self._folder, self._log, self._initial = folder, folder / _LOG, jax.tree.map(np.asarray, initial)
         self._num_clients = num_clients
-        processes.broadcast_from_first(lambda: self._open(done))
+        self._digest = np.zeros(2, np.uint64)
+        processes.broadcast_from_first(lambda: self._open(done, noted))
 
-    def _open(self, done):
+    @property
+    def digest(self) -> str:
+        """The sum, without carry, of the checksums of all clients, in the first process."""
+        return self._digest.tobytes().hex()
+
+    def _open(self, done, noted):
         if not done:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._log.mkdir(parents=True, exist_ok=True)
@@ -52,19 +64,38 @@ class StoredStates:
                 f"{self._folder}: has {found} arrays of states, this run needs {len(leaves)}; use a new folder"
             )
         self._rows = [self._mapped(f"{i}.bin", leaf.dtype, leaf.shape, done) for i, leaf in enumerate(leaves)]
-        self._is_written = self._mapped(_FLAGS, np.dtype(bool), (), done)
+        self._sums = self._mapped(_SUMS, np.dtype(np.uint64), (2,), done)
         for round in sorted(self._logged(), reverse=True):
             if round >= done:
                 self._undo(round)
+        self._digest = np.bitwise_xor.reduce(self._sums, axis=0)
+        if done and self.digest != noted:
+            raise Damaged(
+                f"{self._folder}: differs from what was written up to round {done}; restore it, or remove the run's "
+                "folder to start again"
+            )
 
     def take(self, ids: np.ndarray) -> ClientState:
-        """Returns the states of a cohort, stacked; the initial one for identities that are no client's."""
+        """Returns the states of a cohort, stacked; the initial one for identities that are no client's.
+
+        Raises:
+            Damaged: a state differs from what was written; a UserError in the other processes.
+        """
         states = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(ids), axis=0), self._initial)
-        if processes.is_first():
-            written = np.flatnonzero((ids < self._num_clients) & self._is_written.take(ids, mode="clip"))
-            for of_cohort, rows in zip(jax.tree.leaves(states), self._rows, strict=True):
-                of_cohort[written] = rows[ids[written]]
+        processes.broadcast_from_first(lambda: self._read(ids, jax.tree.leaves(states)))
         return processes.broadcast_arrays(states)
+
+    def _read(self, ids, of_cohort):
+        sums = self._sums.take(ids, axis=0, mode="clip")
+        written = np.flatnonzero((ids < self._num_clients) & sums.any(axis=1))
+        for own, rows in zip(of_cohort, self._rows, strict=True):
+            own[written] = rows[ids[written]]
+        found = _checksums(ids[written], [own[written] for own in of_cohort])
+        wrong = np.flatnonzero((found != sums[written]).any(axis=1))
+        if len(wrong):
+            raise Damaged(
+                f"{self._folder}: the state of client {ids[written][wrong[0]]} differs from what was written; {_LOST}"
+            )
 
     def put(self, round: int, ids: np.ndarray, states: ClientState) -> None:
         """Writes the states of clients after a round, the ``round``-th from 0, and logs the old ones first.
@@ -75,17 +106,18 @@ class StoredStates:
         processes.broadcast_from_first(lambda: self._write(round, ids, states))
 
     def _write(self, round, ids, states):
-        was_written = self._is_written[ids]
-        old = {str(i): rows[ids[was_written]] for i, rows in enumerate(self._rows)}
+        sums = self._sums[ids]
+        old = {str(i): rows[ids[sums.any(axis=1)]] for i, rows in enumerate(self._rows)}
         with files.whole(self._log / f"{round}.npz") as file:
-            np.savez(file, ids=ids, was_written=was_written, **old)
+            np.savez(file, ids=ids, checksums=sums, **old)
         for rows, new in zip(self._rows, jax.tree.leaves(states), strict=True):
             rows[ids] = new
-        self._is_written[ids] = True
+        self._sums[ids] = new_sums = _checksums(ids, jax.tree.leaves(states))
+        self._digest ^= np.bitwise_xor.reduce(np.concatenate([sums, new_sums]), axis=0)
 
     def flush(self) -> None:
         """Waits until all states are on the disk."""
-        for rows in (*self._rows, self._is_written):
+        for rows in (*self._rows, self._sums):
             rows.flush()
 
     def forget_before(self, round: int) -> None:
@@ -96,10 +128,13 @@ class StoredStates:
 
     def _undo(self, round):
         found = read_npz(self._path(round))
-        ids, was_written = found["ids"], found["was_written"]
-        for i, rows in enumerate(self._rows):
-            rows[ids[was_written]] = found[str(i)]
-        self._is_written[ids] = was_written
+        try:
+            ids, sums = found["ids"], found["checksums"]
+            for i, rows in enumerate(self._rows):
+                rows[ids[sums.any(axis=1)]] = found[str(i)]
+            self._sums[ids] = sums
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise Damaged(f"{self._path(round)}: differs from what was written; {_LOST}") from error
         self.flush()
         self._path(round).unlink()
 
@@ -115,13 +150,22 @@ class StoredStates:
         found = path.stat().st_size if path.exists() else None
         if done and found != size:
             problem = "is missing" if found is None else f"has {found} bytes, expected {size}"
-            raise Damaged(
-                f"{path}: {problem}; the states of the clients are lost, remove the run's folder to start again"
-            )
+            raise Damaged(f"{path}: {problem}; {_LOST}")
         if not done:
             with path.open("wb") as file:
                 file.truncate(size)
         return np.memmap(path, dtype, "r+", shape=(self._num_clients, *shape))
+
+
+def _checksums(ids, leaves):
+    """Returns the checksums of stacked states [clients, 2], which depend on the client's identity."""
+    pieces = [as_bytes(np.asarray(leaf)) for leaf in leaves]
+    sizes = [len(piece) // max(1, len(ids)) for piece in pieces]
+    rows = (
+        checksum([piece[row * size : (row + 1) * size] for piece, size in zip(pieces, sizes, strict=True)], int(id))
+        for row, id in enumerate(ids)
+    )
+    return np.frombuffer(b"".join(rows), np.uint64).reshape(-1, 2)
 
 
 def check_space(

@@ -30,6 +30,7 @@ from fedjax_collapse.storage.rows import write_json as write_json
 
 KINDS = ("clients", "spectra", "measurements", "own_tests")
 _METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
+_STATES = "client_states"  # in the notes of a checkpoint, the ``digest`` of those in files
 _EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint of a later round
 _SHOWN = 3  # the number of rounds in a warning
 _TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
@@ -44,6 +45,7 @@ class History:
         self._timing = Rows(folder and folder / _TIMING)
         self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
         self._num_saved = dict.fromkeys(KINDS, 0)  # the number of saved blocks
+        self.client_states = ""  # the ``digest`` of those in files, at the last checkpoint
 
     def add_rounds(self, clients: Mapping) -> None:
         """Adds trained rounds, before their evaluation: ``round`` [rounds], and arrays [rounds, ...].
@@ -165,7 +167,8 @@ class History:
         """Returns what a checkpoint notes, to check later that the folder still contains this history."""
         arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
         of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
-        return of_rows | arrays | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
+        of_states = {_STATES: self.client_states} if self.client_states else {}
+        return of_rows | arrays | of_states | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
 
     @classmethod
     def read(
@@ -189,6 +192,7 @@ class History:
         for kind in KINDS if round else ():  # before the first round there is nothing to read
             if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
+        history.client_states = (written or {}).get(_STATES, "")
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
             if written.get(name, []) != found and name != _TIMING:

@@ -1,6 +1,7 @@
 """Stores on disk: what is written is read, an interrupted writer resumes to the same bytes, damage is named."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from conftest import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.commands import convert as command
 from experiments.config import build
 from experiments.config.plain_values import plain
 from experiments.configs import base
@@ -68,15 +70,18 @@ def test_what_is_written_is_read(folder):
     assert store.test[0].shape == (2, 2, 2, 1) and store.test[1].tolist() == [0, 2]
     store.advise(np.array([2, 0, 3]))
     assert sorted(contents(folder)) == sorted(
-        ["class_counts.npy", "inputs.npy", "labels.npy", "names.txt", "offsets.npy", "store.json", "test_inputs.npy",
-         "test_labels.npy"]
+        ["checksums.bin", "class_counts.npy", "inputs.npy", "labels.npy", "names.txt", "offsets.npy", "store.json",
+         "test_inputs.npy", "test_labels.npy"]
     )  # fmt: skip
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
 def test_a_cohort_has_the_rows_of_its_clients(sizes, data):
     offsets, inputs = np.cumsum([0, *sizes]), np.arange(sum(sizes) * 2).reshape(-1, 2)
-    store = Store(Path(), {}, offsets, inputs, -inputs[:, 0])
+    labels = -inputs[:, 0]
+    parts = zip(*(np.split(array, offsets[1:-1]) for array in (inputs, labels)), strict=True)
+    sums = b"".join(stores._checksums(*own) for own in parts)
+    store = Store(Path(), {}, offsets, inputs, labels, np.frombuffer(sums, np.uint8).reshape(-1, 16))
     ids = np.array(data.draw(st.lists(st.integers(0, len(sizes)), max_size=6)), int)  # the last one is no client
     most = data.draw(st.none() | st.integers(1, 5))
     parts = [np.arange(first, last)[:most] for first, last in zip(store.offsets, store.offsets[1:], strict=False)]
@@ -210,8 +215,19 @@ def _offsets(edit):
         edit(offsets)
         np.save(folder / "offsets.npy", offsets)
         facts = json.loads((folder / "store.json").read_text())
-        facts["index"] = stores._index_digest(folder)
-        (folder / "store.json").write_text(json.dumps(facts))
+        facts["index"] = stores._digest(folder, stores._INDEX)
+        (folder / "store.json").write_text(json.dumps(stores._sealed(facts)))
+
+    return damage
+
+
+def _facts(**changes):
+    """Writes other facts with their hash; None removes one."""
+
+    def damage(folder):
+        facts = json.loads((folder / "store.json").read_text()) | changes
+        facts = {name: value for name, value in facts.items() if value is not None or name not in changes}
+        (folder / "store.json").write_text(json.dumps(stores._sealed(facts)))
 
     return damage
 
@@ -220,13 +236,15 @@ def _offsets(edit):
     ("kind", "message", "damage"),
     [
         (UserError, "not a store", lambda folder: (folder / "store.json").unlink()),
-        (UserError, "version 2, expected 1", _change("store.json", lambda b: b.replace(b": 1,", b": 2,", 1))),
+        (UserError, "version 1, expected 2; convert its source again", _facts(version=1)),
+        (Damaged, "store.json: differs", _change("store.json", lambda b: b.replace(b"255.0", b"254.0"))),
+        (Damaged, "store.json: no facts of a store .KeyError", _facts(shapes=None, index={})),
         (Damaged, "store.json: cannot be read", _change("store.json", lambda b: b[:-5])),
-        (Damaged, "'index' is missing", _change("store.json", lambda b: b.replace(b'"index"', b'"other"'))),
-        (Damaged, "names.txt differs from what was written", _change("names.txt", lambda b: b"x" + b[1:])),
-        (Damaged, "offsets.npy or", _change("offsets.npy", lambda b: b[:-1] + b"\1")),
-        (Damaged, "offsets.npy: is cut", _change("offsets.npy", lambda b: b[:-1])),
-        (Damaged, "names.txt: cannot be read", lambda folder: (folder / "names.txt").unlink()),
+        (Damaged, "store.json: differs from", _change("store.json", lambda b: b.replace(b'"index"', b'"other"'))),
+        (Damaged, "names.txt: differs from what was written", _change("names.txt", lambda b: b"x" + b[1:])),
+        (Damaged, "offsets.npy: differs", _change("offsets.npy", lambda b: b[:-1] + b"\1")),
+        (Damaged, "offsets.npy: differs", _change("offsets.npy", lambda b: b[:-1])),
+        (Damaged, "names.txt: is missing", lambda folder: (folder / "names.txt").unlink()),
         (Damaged, "inputs.npy: is cut", _change("inputs.npy", lambda b: b[:-1])),
         (Damaged, "labels.npy: is missing", lambda folder: (folder / "labels.npy").unlink()),
         (
@@ -235,7 +253,7 @@ def _offsets(edit):
         ),
         (Damaged, "offsets do not ascend", _offsets(lambda offsets: offsets.__setitem__(1, 5))),
         (Damaged, "offsets do not ascend from 0 to the 8 rows", _offsets(lambda offsets: offsets.__setitem__(3, 7))),
-        (UserError, "client 1 has no rows", _offsets(lambda offsets: offsets.__setitem__(1, 4))),
+        (Damaged, "offsets do not ascend", _offsets(lambda offsets: offsets.__setitem__(1, 4))),
     ],
 )  # fmt: skip
 def test_damage_is_one_line(folder, kind, message, damage):
@@ -243,3 +261,130 @@ def test_damage_is_one_line(folder, kind, message, damage):
     with pytest.raises(kind, match=message) as error:
         open_store(folder)
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("inputs.npy", "store: rows of client 'c2' differ from what was written; restore it, or convert"),
+        ("labels.npy", "store: rows of client 'c2' differ from what was written"),
+        ("test_inputs.npy", "store: its test rows differ from what was written"),
+        ("test_labels.npy", "store: its test rows differ from what was written"),
+    ],
+)
+def test_examples_are_verified_when_they_are_read(folder, name, message, capsys):
+    """The last byte of a file is flipped: of the last client, or of the test."""
+    assert command.main(["--check", str(folder)]) == 0
+    assert "3 clients, 8 training and 2 test examples, all as they were written" in capsys.readouterr().out
+    _change(name, lambda b: b[:-1] + bytes([b[-1] ^ 1]))(folder)
+    store = open_store(folder)
+    store.gather(np.array([0, 1, 3]))
+    with pytest.raises(Damaged, match=message):
+        store.test if "test" in name else store.gather(np.array([1, 2]))
+    for storage in ("device", "host") if "test" not in name else ("disk",):
+        with pytest.raises(Damaged, match=message):
+            Federation.from_store(folder, storage=storage)
+    assert command.main(["--check", str(folder)]) == 2
+    assert message[7:] in capsys.readouterr().err
+
+
+def test_only_the_blocks_that_are_read_are_verified(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "_BLOCK_BYTES", 8)  # two rows
+    store = write(tmp_path / "store", (3, 1, 5))
+    assert len(store._checksums) == 2 + 1 + 3
+    _change("inputs.npy", lambda b: b[:-5] + bytes([b[-5] ^ 1]) + b[-4:])(
+        tmp_path / "store"
+    )  # row 3 of the last client
+    store = open_store(tmp_path / "store")
+    store.gather(np.array([2, 0]), most=2)
+    with pytest.raises(Damaged, match="client 'c2'"):
+        store.gather(np.array([2, 0]), most=3)
+
+
+def test_other_data_have_another_digest(folder, tmp_path):
+    same = write(tmp_path / "same", (3, 1, 4))
+    assert same.digest == open_store(folder).digest
+    _facts(mean=1.0)(folder)
+    assert open_store(folder).digest != same.digest
+
+
+def test_two_writers_of_one_folder(tmp_path):
+    first = list(clients((3, 1)))
+    with StoreWriter(tmp_path / "s", NAMES) as store:
+        store.add(*first[0])
+        message = "s: another process writes this store; wait for it, or stop it"
+        with pytest.raises(UserError, match=message), StoreWriter(tmp_path / "s", NAMES):
+            pass
+        store.add(*first[1])
+    assert open_store(tmp_path / "s").names == ("c0", "c1")
+
+
+def _unfinished(**changes):
+    """Writes other facts of an unfinished store with their hash."""
+
+    def damage(folder):
+        facts = json.loads((folder / "unfinished.json").read_text())
+        for name, value in changes.items():
+            facts[name] = value(facts[name])
+        (folder / "unfinished.json").write_text(json.dumps(stores._sealed(facts)))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("message", "damage"),
+    [
+        ("unfinished.json: of version 1, expected 2; remove the folder", _unfinished(version=lambda _: 1)),
+        (
+            "s: differs from what was written; remove the folder",
+            _unfinished(clients=lambda n: n + 1, rows=lambda n: n + 1),
+        ),
+        ("s: differs from what was written", _unfinished(rows=lambda _: 10**9)),
+        ("s: differs from what was written", _unfinished(clients=lambda _: 10**9)),
+        (
+            "unfinished.json: differs from",
+            _change("unfinished.json", lambda b: b.replace(b'"clients": 2', b'"clients": 1')),
+        ),
+        ("unfinished.json: differs from", _unfinished(bytes=lambda b: b | {"../victim": 3})),
+        ("s: differs from what was written", _unfinished(rows=lambda _: "many")),
+        ("unfinished.json: no facts of a store .TypeError", _unfinished(shapes=lambda _: {"inputs.npy": 3})),
+        ("unfinished.json: cannot be read", _change("unfinished.json", lambda b: b[:-9])),
+        ("s: client 'c0' differs from what was written", _change("inputs.npy", lambda b: b[:128] + b"\0" + b[129:])),
+        ("s: client 'c1' differs from what was written", _change("labels.npy", lambda b: b[:-1] + b"\1")),
+        ("s: differs from what was written", _change("names.txt", lambda b: b.replace(b"c0", b"d0"))),
+        ("sizes.part: shorter than what was written", _change("sizes.part", lambda b: b[:-1])),
+        ("names.txt: cannot be opened .No such file", lambda folder: (folder / "names.txt").unlink()),
+        (
+            "labels.npy: cannot be opened",
+            lambda folder: ((folder / "labels.npy").unlink(), (folder / "labels.npy").symlink_to("inputs.npy")),
+        ),
+    ],
+)
+def test_an_unfinished_store_is_verified_before_it_goes_on(tmp_path, message, damage):
+    (tmp_path / "victim").write_text("untouched")
+    with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "s", NAMES) as store:
+        for client in clients((3, 2)):
+            store.add(*client)
+        raise KeyboardInterrupt
+    damage(tmp_path / "s")
+    with pytest.raises(UserError, match=message) as error, StoreWriter(tmp_path / "s", NAMES):
+        pass
+    assert "\n" not in str(error.value) and (tmp_path / "victim").read_text() == "untouched"
+    shutil.rmtree(tmp_path / "s")  # and nothing holds it
+    with StoreWriter(tmp_path / "s", NAMES) as store:
+        store.add(*next(clients((3,))))
+
+
+def test_links_and_pipes_in_the_place_of_files(folder, tmp_path):
+    (tmp_path / "victim").write_bytes(b"untouched")
+    (tmp_path / "s").mkdir()
+    with pytest.raises(OSError, match=r"symbolic links"), StoreWriter(tmp_path / "s", NAMES) as store:
+        (tmp_path / "s" / "inputs.npy").symlink_to("../victim")
+        store.add(*next(clients((3,))))
+    assert (tmp_path / "victim").read_bytes() == b"untouched"
+    for name in ("inputs.npy", "names.txt", "test_labels.npy", "checksums.bin"):
+        shutil.copytree(folder, tmp_path / name)
+        (tmp_path / name / name).unlink()
+        os.mkfifo(tmp_path / name / name)
+        with pytest.raises(Damaged, match=name):
+            open_store(tmp_path / name).test  # noqa: B018
