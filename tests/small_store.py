@@ -5,9 +5,9 @@ import numpy as np
 from fedjax_collapse.data.store import StoreWriter
 
 
-def save_small_store(folder, sizes, tests):
+def save_small_store(folder, sizes, tests, seed=0):
     """Writes clients of these sizes and so many test examples: images 4x4x1 of three classes; returns the folder."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def draw(count):
         return rng.integers(0, 256, (count, 4, 4, 1), np.uint8), rng.integers(0, 3, count)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.commands.parser import Parser, print_error
 from fedjax_collapse import load_run, save_weights
+from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError, Variables
 from fedjax_collapse.simulation.loading import LoadedRun
 
@@ -64,6 +65,7 @@ def write(run: LoadedRun, variables: Variables, form: str, file: Path) -> None:
     import torch  # which ``to_torch`` needs too, and says so
 
     try:
-        torch.save(network.state_dict(), file)
+        with files.whole(file) as out:
+            torch.save(network.state_dict(), out)
     except (OSError, RuntimeError) as error:
         raise UserError(f"{file}: cannot be written ({error})") from error

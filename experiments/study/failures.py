@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.folder import ERROR_LOG, is_finished
 from fedjax_collapse.core import files
+from fedjax_collapse.core.records import UserError
 
 _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", errno.EROFS: "Read-only file system"}
 
@@ -36,9 +37,10 @@ def write_failure(run: Path, line: str, error: BaseException | None = None) -> N
     if is_finished(run):
         return
     trace = "".join(traceback.format_exception(error)) if error else ""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UserError):
         run.mkdir(parents=True, exist_ok=True)
-        (run / ERROR_LOG).write_text(f"{line}\n\n{trace}", encoding="utf-8")
+        with files.whole(run / ERROR_LOG) as file:
+            file.write(f"{line}\n\n{trace}".encode(errors="backslashreplace"))
 
 
 def read_failure(run: Path) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from experiments.folder import LOCK, START_LOCK
+from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 
 try:
@@ -28,7 +29,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
     Raises:
         UserError: another process is in it, or it cannot be shared.
     """
-    with (folder / LOCK).open("a") as file:
+    with files.appending(folder / LOCK) as file:
         if not _is_locked(file, shared):
             raise UserError(f"{folder}: another process runs this study; wait for it, or stop it")
         yield lambda: _is_locked(file)
@@ -37,7 +38,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Waits until no other process is in such a section, which protects files that all processes of a folder write."""
-    with (folder / START_LOCK).open("a") as file:
+    with files.appending(folder / START_LOCK) as file:
         with contextlib.suppress(OSError):
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -52,13 +53,13 @@ def taken(run: Path, share: str) -> Iterator[bool]:
     try each run once, even if it killed the process that tried it.
     """
     run.mkdir(parents=True, exist_ok=True)
-    with (run / LOCK).open("a+") as file:
+    with files.appending(run / LOCK) as file:
         is_free = _is_locked(file, must=True)
         file.seek(0)
-        is_free = is_free and file.read().split()[:1] != [share]
+        is_free = is_free and file.read().decode(errors="replace").split()[:1] != [share]
         if is_free:
             file.truncate(0)
-            file.write(f"{share} {os.getpid()}")
+            file.write(f"{share} {os.getpid()}".encode())
             file.flush()
         yield is_free
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from fedjax_collapse.core.records import UserError
+
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # from file systems without fsync, mostly for folders
 
 
@@ -23,17 +25,28 @@ def reading(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
-    return open(_open_regular(path, os.O_RDONLY), "rb")
+    return _opened(path, "rb", os.O_RDONLY)
 
 
 def writing(path: Path, is_new: bool = False) -> BinaryIO:
-    """Opens a regular file for reading and writing in binary mode, empty if ``is_new``; links are not followed.
+    """Opens a regular file for reading and writing in binary mode, empty if ``is_new``.
 
     Raises:
+        UserError: it is a link.
         OSError: it cannot be opened, or is not a regular file.
     """
     how = os.O_CREAT | os.O_TRUNC if is_new else 0
-    return open(_open_regular(path, os.O_RDWR | os.O_NOFOLLOW | how), "r+b")
+    return _opened(path, "r+b", os.O_RDWR | os.O_NOFOLLOW | how)
+
+
+def appending(path: Path) -> BinaryIO:
+    """Opens a regular file for reading and for writing at its end, in binary mode.
+
+    Raises:
+        UserError: it is a link.
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    return _opened(path, "a+b", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
 def read(path: Path) -> bytes:
@@ -54,7 +67,7 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
             one writer at a time.
     """
     temporary = temporary or path.with_suffix(path.suffix + ".tmp")
-    with open(_open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
+    with _opened(temporary, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
         yield file
         file.flush()
         _fsync(file.fileno())
@@ -105,6 +118,17 @@ def make_cache(folder: Path) -> None:
     for place in (*reversed(folder.parents), folder):
         if place == folder or not place.exists():
             place.mkdir(mode=0o700, exist_ok=True)
+
+
+def _opened(path, mode, flags):
+    try:
+        return open(path, mode, opener=lambda path, _: _open_regular(path, flags))
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            raise UserError(
+                f"{path}: it is a link, expected a regular file; remove it, or choose a new folder"
+            ) from error
+        raise
 
 
 def _open_regular(path, flags):

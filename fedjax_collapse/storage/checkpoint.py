@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
@@ -185,6 +186,7 @@ def _check_seal(path):
     """Returns the notes of a checkpoint whose files match their hashes; None if it has no hashes."""
     seal = path / _SEAL
     if not seal.exists():
+        warnings.warn(f"{seal}: is missing, so the checkpoint is not verified", stacklevel=2)
         return None
     try:
         content = json.loads(files.read(seal))

@@ -152,9 +152,14 @@ class StoredStates:
             problem = "is missing" if found is None else f"has {found} bytes, expected {size}"
             raise Damaged(f"{path}: {problem}; {_LOST}")
         if not done:
-            with path.open("wb") as file:
+            with files.writing(path, is_new=True) as file:
                 file.truncate(size)
-        return np.memmap(path, dtype, "r+", shape=(self._num_clients, *shape))
+        try:
+            file = files.writing(path)
+        except OSError as error:
+            raise Damaged(f"{path}: cannot be opened ({error.strerror}); {_LOST}") from error
+        with file:
+            return np.memmap(file, dtype, "r+", shape=(self._num_clients, *shape))
 
 
 def _checksums(ids, leaves):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ def check_same(
         UserError: the folder belongs to another run.
     """
     path, here = folder / _FILE, json.loads(json.dumps(description))
+    if not path.exists():
+        warnings.warn(f"{path}: is missing, so it is not checked whether this run is the folder's", stacklevel=2)
     try:
         there = dict(json.loads(files.read(path))) if path.exists() else here
     except (OSError, ValueError, TypeError) as error:

@@ -6,6 +6,7 @@ equal runs write equal files; wall-clock times are in ``timing.jsonl``. There ar
 stays constant, and the end of the run makes one file of each kind (``round_arrays.py``).
 """
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ class History:
         self._timing = Rows(folder and folder / _TIMING)
         self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
         self._num_saved = dict.fromkeys(KINDS, 0)  # the number of saved blocks
+        self._shas = {kind: hashlib.sha256() for kind in KINDS}  # of the arrays, round by round
         self.client_states = ""  # the ``digest`` of those in files, at the last checkpoint
 
     def add_rounds(self, clients: Mapping) -> None:
@@ -92,6 +94,14 @@ class History:
             check_alike(kind, arrays, self._blocks[kind])
         for kind, arrays in new.items():
             self._blocks[kind].append(arrays)
+            self._hash(kind, arrays)
+
+    def _hash(self, kind, arrays):
+        """Adds rounds to the hash of a kind of arrays, which does not depend on how rounds are divided into blocks."""
+        for row in range(len(arrays["round"])):
+            for name, array in sorted(arrays.items()):
+                self._shas[kind].update(f"{name}{array.dtype}{array.shape[1:]}".encode())
+                self._shas[kind].update(np.ascontiguousarray(array[row]))
 
     @property
     def evaluated(self) -> int:
@@ -166,9 +176,10 @@ class History:
     def written(self) -> dict[str, Any]:
         """Returns what a checkpoint notes, to check later that the folder still contains this history."""
         arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
+        of_arrays = {f"{kind}.npz": self._shas[kind].hexdigest() for kind, blocks in self._blocks.items() if blocks}
         of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
         of_states = {_STATES: self.client_states} if self.client_states else {}
-        return of_rows | arrays | of_states | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
+        return of_rows | arrays | of_arrays | of_states | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
 
     @classmethod
     def read(
@@ -192,10 +203,12 @@ class History:
         for kind in KINDS if round else ():  # before the first round there is nothing to read
             if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
+                history._hash(kind, arrays)
         history.client_states = (written or {}).get(_STATES, "")
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
-            if written.get(name, []) != found and name != _TIMING:
+            unknown = found if name.endswith(".npz") else []  # to an earlier version
+            if written.get(name, unknown) != found and name != _TIMING:
                 raise Damaged(f"{folder / name}: differs from what was written up to round {round}")
         history._keep_timing(written)
         return history

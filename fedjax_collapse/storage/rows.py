@@ -29,7 +29,7 @@ class Rows:
         if self._path:
             line = _line(row)
             self._sha.update(line)
-            with self._path.open("ab") as file:
+            with files.appending(self._path) as file:
                 file.write(line)
 
     def flush(self) -> None:
