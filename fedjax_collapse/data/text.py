@@ -8,7 +8,6 @@ Shakespeare have LEAF's ids.
 import collections
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.untrusted import is_unicode, parse_json
 
 VERSION = 1  # of the preprocessing; increase it whenever the arrays of a text change
 PAD = 0
@@ -233,6 +233,8 @@ def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tu
     try:
         content = Path(path).read_text("utf-8")
         words = _of_json(content) if content.lstrip()[:1] == "{" else _of_lines(content)
+        if (broken := next((word for word in words if not is_unicode(word)), None)) is not None:
+            raise ValueError(f"the word {broken!r:.40} has half a character")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be read ({reason}); expected lines of a word and its count, or JSON") from None
@@ -248,8 +250,10 @@ def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tu
 
 
 def _of_json(content):
-    found = json.loads(content)
+    found = parse_json(content)
     if isinstance(found.get("vocab"), list):
+        if not all(isinstance(word, (str, int, float)) for word in found["vocab"]):
+            raise ValueError("vocab has something else than words")
         return list(map(str, found["vocab"]))
     if not all(isinstance(count, (int, float)) for count in found.values()):
         raise ValueError("its values are no counts")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide
 from fedjax_collapse.data.reading.folders import SUFFIXES
-from fedjax_collapse.data.reading.listings import check_is_file, files_below
+from fedjax_collapse.data.reading.listings import check_is_file, file_below, files_below
 from fedjax_collapse.data.reading.tabular import check_class, check_columns, number_classes
 
 
@@ -31,7 +31,8 @@ def list_csv(
     """Lists the images of a csv file, and of another one for the test, in which the column of clients is optional.
 
     Without a test file, a ``test_fraction`` of each client's examples is held out. The name of an image is a path below
-    ``image_folder``, or the name of a file in any of its subfolders, with or without its suffix. Classes are integers
+    ``image_folder``, or the name of a file in any of its subfolders, with or without its suffix; it leads to no other
+    place. Classes are integers
     from 0, or names, which are sorted.
 
     Raises:
@@ -90,7 +91,7 @@ def _finder(folder):
                 named.setdefault(name, []).append(file)
 
     def find(name, where):
-        if (exact := folder / name).is_file():
+        if os.path.isfile(exact := file_below(folder, name, where)):
             return exact
         found = named.get(name, [])
         if len(found) != 1:

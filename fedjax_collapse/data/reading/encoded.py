@@ -1,6 +1,7 @@
 """Encoded images with labels, from files or tables, and their decoding to arrays."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,10 +10,12 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.tabular import class_order
 from fedjax_collapse.data.text import multi_hot
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # for others Pillow may start programs
 VERSION = 3  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 and 32 bits, which start with I
 _UPPER_EIGHT_OF = 2**16 - 1  # the scale with which the upper eight of 16 bits are kept
@@ -146,7 +149,7 @@ def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
     for row, example in enumerate(examples):
         pixels = _decode(example, decoding)
         if images is None:
-            images = np.empty((len(examples), *pixels.shape), np.uint8)
+            images = _empty(examples, pixels.shape)
         if pixels.shape != images.shape[1:]:
             raise UserError(
                 f"{example.where}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but {examples[0].where} has "
@@ -154,6 +157,16 @@ def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
             )
         images[row] = pixels
     return images
+
+
+def _empty(examples, shape):
+    try:
+        return np.empty((len(examples), *shape), np.uint8)
+    except MemoryError:
+        raise UserError(
+            f"{examples[0].where}: {shape[1]} x {shape[0]} pixels, for which there is no memory {len(examples)} times; "
+            "set data.image_size to reduce all"
+        ) from None
 
 
 def _decode(example, decoding):
@@ -181,8 +194,14 @@ def _open(example, scale=_UPPER_EIGHT_OF):
 
     if isinstance(example.content, np.ndarray):
         return Image.fromarray(example.content.squeeze(-1) if example.content.shape[-1] == 1 else example.content)
+    if isinstance(example.content, Path):
+        check_is_file(example.content)
+    content = io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content
     try:
-        with Image.open(io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content) as file:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(content, formats=FORMATS)
+        with opened as file:
             has_deep_colours = len(file.getbands()) > 1 and ";16" in str(file.tile[:1])  # how they are stored
             file.load()
             ImageOps.exif_transpose(file, in_place=True)
@@ -231,9 +250,11 @@ def _in_8_bits(picture, where, scale):
 
 
 def _reason(error, example):
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels"
     if isinstance(error, UnidentifiedImageError):
         size = len(example.content) if isinstance(example.content, bytes) else example.content.stat().st_size
-        return "no known image format" if size else "it is empty"
+        return f"no known image format, expected {', '.join(FORMATS)}" if size else "it is empty"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

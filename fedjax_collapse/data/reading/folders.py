@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
 from fedjax_collapse.data.reading.index_file import read_isic2019
-from fedjax_collapse.data.reading.listings import files_below, folders_in
+from fedjax_collapse.data.reading.listings import file_below, files_below, folders_in
 from fedjax_collapse.data.reading.parts import PARTS, choose
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -79,12 +79,15 @@ def list_isic2019(path: str, split_file: str) -> Listing:
     """Lists the images of FLamby's split file, in its order; centres are domains.
 
     Raises:
-        UserError: if it is another file, or if a centre is unknown.
+        UserError: if it is another file, if a centre is unknown, or if the name of an image leads out of the folder.
     """
     parts = []
     for fold in ("train", "test"):
         rows = zip(*read_isic2019(split_file, fold), strict=True)
-        files = [(Path(path) / f"{name}.jpg", int(target), int(centre)) for name, target, centre in rows]
+        files = [
+            (file_below(Path(path), f"{name}.jpg", split_file), int(target), int(centre))
+            for name, target, centre in rows
+        ]
         for file, _, centre in files:
             if not 0 <= centre < len(ISIC2019_CENTRES):
                 raise UserError(f"{split_file}: {file.stem} has centre {centre}, expected 0 to 5; fetch the file again")
@@ -134,9 +137,10 @@ def _read_annotations(path):
     """Returns (class, file) of each line, which has the name of a file below ``images`` and a class."""
     try:
         rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [(name, path.parent / "images" / file) for file, name in rows]
+        pairs = [(name, file) for file, name in rows]
     except (OSError, ValueError) as error:  # undecodable bytes raise a ValueError
         raise UserError(f"{path}: expected lines of <image> <class> ... ({error}); unpack it again") from None
+    return [(name, file_below(path.parent / "images", file, str(path))) for name, file in pairs]
 
 
 def _images_of_classes(root):

@@ -2,24 +2,35 @@
 
 TFF: ``examples/<client>/<feature>``, a file per part. pfl: ``<part>/<client>/inputs`` and ``targets`` (StackOverflow),
 or ``images`` with ``labels_row`` and ``labels_col``, the places of ones in its multi-label targets (FLAIR);
-``metadata`` has the vocabulary's size or the names of labels.
+``metadata`` has the vocabulary's size or the names of labels. Links and datasets that lead to other files are not
+followed.
 """
 
 import contextlib
+import functools
 import itertools
-import json
+import math
+import mmap
+import os
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.levels import as_square, to_levels
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import check_client
+from fedjax_collapse.data.reading.untrusted import ROW, Allowance, is_unicode, parse_json
 from fedjax_collapse.data.stream import ClientExamples
 from fedjax_collapse.data.text import Encoding, Pair
 
 _HINT = "fetch or write it again"
+_MOST_TOKENS = 10**6
+_HEAP = b"GCOL\1\0\0\0"  # begins a heap of texts
+_SEARCHED = 2**30  # bytes of a file that is searched for damaged heaps, which takes seconds
 
 Encode = Callable[[Mapping[str, np.ndarray], int], Pair]  # of a client's group, and the most examples
 
@@ -34,12 +45,16 @@ def stream_hdf5(path: str | Path, part: str, encode: Encode, most: int = 0, firs
         group = _group(path, file, part)
         for client in itertools.islice(group, first, None):
             where = f"{part}/{client}"
+            check_client(f"{path}: {part}", client)
             try:
-                inputs, labels = encode(group[client], most or None)
+                own = group.get(client)
+                if not isinstance(own, _Inside):
+                    raise ValueError("it is no group")
+                inputs, labels = encode(own, most or None)
                 if len(inputs) != len(labels) or not len(inputs):
                     raise ValueError(f"{len(inputs)} inputs for {len(labels)} labels")
             except KeyError as error:
-                names = ", ".join(group[client]) if hasattr(group[client], "keys") else "no group"
+                names = ", ".join(map(str, own))
                 raise UserError(f"{path}: {where} has {names}, expected {error.args[0]}; {_HINT}") from None
             except (ValueError, TypeError, IndexError) as error:
                 raise UserError(f"{path}: {where} cannot be read ({error}); {_HINT}") from None
@@ -66,12 +81,76 @@ def opened(path: str | Path):
         raise UserError(f'{path}: HDF5 is read with the package h5py: pip install "fedjax_collapse[hdf5]"') from None
     check_is_file(path)
     try:
-        file = h5py.File(path, "r")
-    except OSError as error:
+        with h5py.File(path, "r") as file:
+            if file.id.get_create_plist().get_sizes() == (8, 8):
+                _check_heaps(path, os.path.getsize(path), os.path.getmtime(path))
+            yield _Inside(file, Allowance(path))
+    except (OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{path}: cannot be read as HDF5 ({reason}); {_HINT}") from None
-    with file:
-        yield file
+
+
+@functools.lru_cache
+def _check_heaps(path, size, changed):
+    """Raises OSError if a heap of texts has an object of no size, where HDF5's library would wait for ever."""
+    if size > _SEARCHED:
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        begin = content.find(_HEAP)
+        while begin >= 0:
+            end = min(begin + int.from_bytes(content[begin + 8 : begin + 16], "little"), size)
+            place = begin + 16
+            while place + 16 <= end:
+                index, length = struct.unpack_from("<H6xQ", content, place)
+                if not (step := 16 + (length + 7) // 8 * 8 if index else length):
+                    raise OSError("a heap of texts is damaged")
+                place += step
+            begin = content.find(_HEAP, begin + len(_HEAP))
+
+
+class _Inside(Mapping):
+    """What a group of a file holds: groups, and datasets of no more than the ``allowance``; nothing of another file."""
+
+    def __init__(self, group: Any, allowance: Allowance):
+        self.group, self.allowance = group, allowance
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.group)
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.group  # without opening it
+
+    def __getitem__(self, path: str) -> Any:
+        """Returns what is at a path.
+
+        Raises:
+            KeyError: there is nothing.
+            ValueError: it leads to another file, is too large, or is damaged.
+        """
+        import h5py
+
+        item = self.group
+        for name in path.split("/"):
+            if not isinstance(item, h5py.Group) or name not in item:
+                raise KeyError(path)
+            if item.id.links.get_info(name.encode(errors="surrogateescape")).type != h5py.h5l.TYPE_HARD:
+                raise ValueError(f"{path} is a link to elsewhere")
+            try:
+                item = item[name]
+            except KeyError as error:
+                raise ValueError(f"{path}: {error.args[0]}") from None
+        if isinstance(item, h5py.Group):
+            return _Inside(item, self.allowance)
+        if not isinstance(item, h5py.Dataset) or item.shape is None or item.is_virtual or item.external:
+            raise ValueError(f"{path} is no dataset with numbers or texts of its own")
+        chunk = math.prod(item.chunks or ()) * item.dtype.itemsize  # is unpacked whole, for any of its numbers
+        if chunk > self.allowance.left:
+            raise ValueError(f"{path} has chunks of {chunk:,} bytes")
+        self.allowance.take(max(item.nbytes, ROW * max(item.shape, default=0)))
+        return item
 
 
 def encode_texts(group: Mapping[str, np.ndarray], most: int | None, encoding: Encoding) -> Pair:
@@ -100,7 +179,7 @@ def encode_tokens(group: Mapping[str, np.ndarray], most: int | None, size: int) 
 
 def encode_flair(group: Mapping[str, np.ndarray], most: int | None, classes: int, prefix: str) -> Pair:
     """Returns pfl's ``images`` and multi-label targets uint8 [examples, classes]."""
-    images = group["images"]
+    images = _dataset(group, "images")
     targets = np.zeros((len(images), classes), np.uint8)
     targets[_named(group, f"{prefix}labels_row"), _named(group, f"{prefix}labels_col")] = 1
     return images[:most], targets[:most]
@@ -113,12 +192,14 @@ def pfl_facts(path: str | Path, fine_grained: bool) -> tuple[tuple[str, ...], bo
         known = file.get("metadata", {})
         try:
             if f"{prefix}label_mapping" in known:
-                numbers = json.loads(known[f"{prefix}label_mapping"][()])
-                return tuple(sorted(numbers, key=numbers.get)), False
-            size = int(known["vocabulary_size"][()])
+                numbers = parse_json(_named(known, f"{prefix}label_mapping"))
+                return tuple(sorted(map(_whole, numbers), key=numbers.get)), False
+            size = int(_named(known, "vocabulary_size"))
+            if size > _MOST_TOKENS:
+                raise ValueError(f"vocabulary_size {size}, expected at most {_MOST_TOKENS}")
             words = {}
             if "vocabulary" in known:  # a word with a slash is in a group of its own
-                known["vocabulary"].visititems(lambda word, item: words.update(_numbered(word, item)))
+                known["vocabulary"].group.visit(lambda word: words.update(_numbered(known["vocabulary"], word)))
             return tuple(words.get(number, f"[{number}]") for number in range(size)), True
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             raise UserError(
@@ -127,18 +208,33 @@ def pfl_facts(path: str | Path, fine_grained: bool) -> tuple[tuple[str, ...], bo
             ) from None
 
 
-def _numbered(word, item):
-    return {int(item[()]): word.removeprefix('"').removesuffix('"')} if hasattr(item, "shape") else {}
+def _numbered(words, word):
+    item = words[word]
+    return {} if isinstance(item, _Inside) else {int(item[()]): _whole(word.removeprefix('"').removesuffix('"'))}
+
+
+def _whole(name):
+    if not is_unicode(name):
+        raise ValueError(f"the name {name!r:.40} has half a character")
+    return name
 
 
 def _group(path, file, part):
-    if part not in file or not len(file[part]):
-        known = ", ".join(name for name in file if name != "metadata")
+    try:
+        group = file.get(part)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; {_HINT}") from None
+    if not isinstance(group, _Inside) or not len(group):
+        known = ", ".join(str(name) for name in file if name != "metadata")
         raise UserError(f"{path}: no {part!r} with clients among {known or 'nothing'}; correct the name of the part")
-    return file[part]
+    return group
 
 
 def _named(group, name):
-    if name not in group:
-        raise KeyError(name)
-    return group[name][()]
+    return _dataset(group, name)[()]
+
+
+def _dataset(group, name):
+    if isinstance(item := group[name], _Inside):
+        raise ValueError(f"{name} is a group")
+    return item

@@ -1,6 +1,5 @@
 """Images inside the tables of Hugging Face's data sets: Parquet files, and Arrow files as ``save_to_disk`` writes."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +8,9 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide, named_classes
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.parts import find_files
-from fedjax_collapse.data.reading.tables import open_arrow, reading_table
+from fedjax_collapse.data.reading.tables import check_claims, checked, open_arrow, reading_table
 from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
+from fedjax_collapse.data.reading.untrusted import parse_json
 
 _USUAL = {"image": ("image", "img"), "label": ("label", "labels", "fine_label", "character")}
 
@@ -71,7 +71,7 @@ def _read(file, kind, columns):
     """Returns the examples of a file and its class names, or None without names."""
     with reading_table(file, kind):
         table, names = (_parquet if kind == "Parquet" else _arrow)(file, columns)
-    examples = examples_of(file, table, names, range(len(table)))
+        examples = examples_of(file, table, names, range(len(table)))
     return examples, None if names.several else class_names_in(file, table.schema, names.label)
 
 
@@ -85,7 +85,7 @@ def class_names_in(file: Path, schema: Any, label: str) -> list[str] | None:
     """Returns the class names in Hugging Face's metadata of a table, or None without names."""
     metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
-        classes = json.loads(metadata).get("info", {}).get("features", {}).get(label, {}).get("names")
+        classes = parse_json(metadata).get("info", {}).get("features", {}).get(label, {}).get("names")
         return classes and list(map(str, classes))
     except (ValueError, AttributeError, TypeError):
         raise UserError(f"{file}: Hugging Face's metadata in it cannot be read; fetch or write it again") from None
@@ -95,9 +95,10 @@ def _parquet(file, columns):
     """Returns the table of the chosen columns, and their names."""
     import pyarrow.parquet
 
+    check_claims(file)
     names = choose_columns(file, pyarrow.parquet.read_schema(file).names, columns)
     wanted = list(dict.fromkeys(filter(None, names.names())))
-    return pyarrow.parquet.read_table(file, columns=wanted, partitioning=None), names
+    return checked(file, pyarrow.parquet.read_table(file, columns=wanted, partitioning=None)), names
 
 
 def _arrow(file, columns):
@@ -105,8 +106,7 @@ def _arrow(file, columns):
     table = open_arrow(file)
     names = choose_columns(file, table.schema.names, columns)
     table = table.select(list(dict.fromkeys(filter(None, names.names()))))
-    table.validate(full=True)
-    return table, names
+    return checked(file, table), names
 
 
 def choose_columns(file, existing: Sequence[str], columns: Columns) -> Columns:

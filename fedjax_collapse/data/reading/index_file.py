@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import json
 import re
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import check_client
+from fedjax_collapse.data.reading.untrusted import parse_json
 
 
 class NamedParts(list):
@@ -29,8 +30,10 @@ def read_indices(path: str, num_examples: int, repeated: bool = False) -> list[n
     """
     content = _read(path)
     try:
-        stored = json.loads(content, object_pairs_hook=functools.partial(_by_key, path))
+        stored = parse_json(content, functools.partial(_by_key, path))
         names = tuple(stored) if isinstance(stored, dict) else ()
+        for name in names:
+            check_client(f"{path}: it", name)
         stored = list(stored.values()) if isinstance(stored, dict) else stored
         parts = NamedParts(np.array(rows) for rows in stored)
     except UserError:
@@ -71,7 +74,7 @@ def _by_key(path, pairs):
 
 
 def _is_number(key):
-    return re.fullmatch(r"-?\d+", key, re.ASCII) is not None
+    return re.fullmatch(r"-?\d{1,18}", key, re.ASCII) is not None
 
 
 def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -80,10 +83,11 @@ def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarr
     Raises:
         UserError: if there is no such file, or if it is another file.
     """
-    rows = [row for row in csv.DictReader(_read(path).splitlines()) if row.get("fold") == fold]
+    lines = _read(path).splitlines()
     try:
+        rows = [row for row in csv.DictReader(lines) if row.get("fold") == fold]
         columns = [(row["image"], int(row["target"]), int(row["center"])) for row in rows]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, csv.Error):
         columns = []
     if not columns:
         raise UserError(

@@ -12,7 +12,6 @@ Files are read one at a time, as they hold numbers as text.
 """
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,9 +25,10 @@ from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.encoded import Decoding, Encoded, Listing, decode_all, decode_listing
 from fedjax_collapse.data.reading.folders import SUFFIXES
 from fedjax_collapse.data.reading.levels import as_square, to_levels
-from fedjax_collapse.data.reading.listings import files_below
-from fedjax_collapse.data.reading.natural_clients import fields_of
+from fedjax_collapse.data.reading.listings import file_below, files_below
+from fedjax_collapse.data.reading.natural_clients import check_client, fields_of
 from fedjax_collapse.data.reading.tabular import numbered
+from fedjax_collapse.data.reading.untrusted import parse_json
 from fedjax_collapse.data.stream import ClientExamples
 
 PARTS = ("train", "test")
@@ -56,7 +56,7 @@ def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, chann
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
         names = numbered(path, np.concatenate([labels for _, _, labels in train]))
-        listing = Listing(*([*_files(part, Path(image_folder))] for part in (train, test)), names)
+        listing = Listing(*([*_files(part, Path(image_folder), path)] for part in (train, test)), names)
         return decode_listing(listing, (), Decoding(image_size, channels))
     return fields_of(path, *map(_joined, (train, test)))
 
@@ -208,10 +208,10 @@ def _users(folder):
 
 def _read(file):
     try:
-        content = json.loads(file.read_bytes())
+        content = parse_json(file.read_bytes())
         users, sizes, data = content["users"], content["num_samples"], content["user_data"]
         pairs = [(user, size, data[user]["x"], data[user]["y"]) for user, size in zip(users, sizes, strict=True)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(
             f"{file}: cannot be read ({_reason(error)}); expected LEAF's users, num_samples and user_data, write it "
             "again"
@@ -221,6 +221,7 @@ def _read(file):
         if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == (len(x) if is_part else size):
             found = f"{len(x) if isinstance(x, list) else x!r:.30} x for {len(y) if isinstance(y, list) else y!r:.30} y"
             raise UserError(f"{file}: user {user} has {found}, expected {size} of each; write it again")
+        check_client(f"{file}: it", str(user))
         if x:
             yield str(user), x, y
 
@@ -267,7 +268,8 @@ def _are_files(x):
     return all(isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES for name in x)
 
 
-def _files(part, folder):
+def _files(part, folder, where=None):
     for user, names, labels in part:
         for name, label in zip(names, labels, strict=True):
-            yield Encoded(folder / name, str(folder / name), int(label), client=user)
+            file = file_below(folder, name, f"{where}: user {user}" if where else "x")
+            yield Encoded(file, str(file), int(label), client=user)

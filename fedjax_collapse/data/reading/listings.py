@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.untrusted import is_unicode
 
 _CLUTTER = {"Thumbs.db", "ehthumbs.db", "desktop.ini", "__MACOSX", "__pycache__"}
+_MOST_NESTED = 100  # folders
 
 
 def folders_in(folder: Path) -> list[Path]:
     """Returns the folders directly in ``folder``, sorted by name, without hidden ones.
 
     Raises:
-        UserError: if the folder cannot be listed.
+        UserError: if the folder cannot be listed, or has a name that is not UTF-8.
     """
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+    return [Path(entry.path) for entry in _entries(folder) if _is_folder(entry)]
 
 
 def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
@@ -26,12 +28,14 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
 
     Raises:
         UserError: if a folder cannot be listed, as its images would be missed silently, or if an entry is neither a
-            folder nor a file, such as a pipe, as reading it might never end.
+            folder nor a file, such as a pipe, as reading it might never end; if folders are nested too deeply.
     """
     above = above | {folder.resolve()}
+    if len(above) > _MOST_NESTED:
+        raise UserError(f"{folder}: more than {_MOST_NESTED} folders, one in another; expected fewer, move them away")
     for entry in _entries(folder):
         path = Path(entry.path)
-        if not entry.is_dir():
+        if not _is_folder(entry):
             check_is_file(path)
             yield path
         elif path.resolve() not in above:
@@ -42,6 +46,23 @@ def check_is_file(path: Path | str) -> None:
     """Raises UserError for a pipe, a device or the like, as reading it might never end. A missing path is accepted."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
+
+
+def file_below(folder: Path, name: str, where: str) -> Path:
+    """Returns the path of a file that a data file names: below a folder, or with its whole path, if this is below it.
+
+    Names do not lead elsewhere; links in the folder may.
+
+    Args:
+        where: the place of the name, for the message.
+
+    Raises:
+        UserError: for another path.
+    """
+    root, path = os.path.abspath(folder), Path(os.path.abspath(folder / name))
+    if not path.is_relative_to(root):
+        raise UserError(f"{where}: {name!r} is not in the folder {folder}; correct the name, or the folder")
+    return folder / path.relative_to(root)
 
 
 def fingerprint(path: Path) -> str:
@@ -58,10 +79,20 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _is_folder(entry):
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 def _entries(folder):
     try:
         with os.scandir(folder) as entries:
             shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _CLUTTER]
     except OSError as error:
         raise UserError(f"{folder}: cannot be listed ({error.strerror}); make it readable, or move it away") from None
+    for entry in shown:
+        if not is_unicode(entry.name):
+            raise UserError(f"{folder}: the name {os.fsencode(entry.name)!r} in it is not UTF-8; rename or remove it")
     return sorted(shown, key=lambda entry: entry.name)

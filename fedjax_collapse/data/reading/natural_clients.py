@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.tabular import numbered
+from fedjax_collapse.data.reading.untrusted import is_unicode
 
 Client = str | int
 Part = tuple[Sequence[Client], np.ndarray, np.ndarray]  # client, image and label of each example
@@ -31,8 +32,8 @@ def fields_of(path: str | Path, train: Part, test: Part) -> Arrays:
 
 
 def check_client(where: str, client: object) -> None:
-    """Raises UserError unless a value of a table is a client's name or number."""
-    if not isinstance(client, (str, int)) or isinstance(client, bool) or client == "":
+    """Raises UserError unless a value is a client's name, of whole characters, or number."""
+    if not isinstance(client, (str, int)) or isinstance(client, bool) or client == "" or not is_unicode(str(client)):
         raise UserError(
             f"{where} has client {client!r:.40}, expected a name or a number; correct it, or remove the row"
         )

@@ -1,7 +1,7 @@
 """Data files of an installed package, which is not imported."""
 
-import gzip
 import importlib.util
+import io
 import zlib
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.untrusted import unzipped
 
 
 def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
@@ -38,8 +39,8 @@ def read_pixels(path: Path, shape: tuple[int, ...], num_classes: int) -> tuple[n
     """
     expected = f"expected lines of {np.prod(shape)} pixels of 0 to 255 and a label below {num_classes}"
     try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            values = np.loadtxt(file, delimiter=",", ndmin=2)
+        lines = io.TextIOWrapper(io.BytesIO(unzipped(path)), encoding="ascii")
+        values = np.loadtxt(lines, delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); {expected}, install it again") from error
     is_expected = values.shape[0] > 0 and values.shape[1] == np.prod(shape) + 1

@@ -22,7 +22,7 @@ from fedjax_collapse.data.reading.hugging_face import (
 )
 from fedjax_collapse.data.reading.natural_clients import Client, check_client, held_out_of_owners
 from fedjax_collapse.data.reading.parts import find_files
-from fedjax_collapse.data.reading.tables import reading_table
+from fedjax_collapse.data.reading.tables import check_claims, checked, reading_table
 from fedjax_collapse.data.reading.tabular import class_order
 from fedjax_collapse.data.stream import ClientExamples
 from fedjax_collapse.data.text import multi_hot
@@ -53,12 +53,13 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
     names, first, size = None, 0, 0
     for file in files:
         with reading_table(file, "Parquet"), pyarrow.parquet.ParquetFile(file) as table:
+            check_claims(file)
             chosen = choose_columns(file, table.schema_arrow.names, columns)
             names = names or class_names_in(file, table.schema_arrow, chosen.label)
             for group in range(table.num_row_groups):
                 are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
                 wanted = [chosen.client, chosen.label] if are_names else [chosen.client]
-                read = table.read_row_group(group, wanted)
+                read = checked(file, table.read_row_group(group, wanted))
                 of_file = first - next(begin for name, _, begin in [*groups, (file, 0, first)] if name == file)
                 for row, client in enumerate(read[chosen.client].to_pylist(), of_file):
                     check_client(f"{file}: row {row}", client)
@@ -153,7 +154,7 @@ def _read_rows(index: Index, rows: np.ndarray) -> dict[int, Any]:
         own = rows[np.searchsorted(rows, first) : np.searchsorted(rows, firsts[number + 1])]
         with reading_table(file, "Parquet"), pyarrow.parquet.ParquetFile(file) as table:
             wanted = list(dict.fromkeys(filter(None, index.columns.names())))
-            read = table.read_row_group(group, wanted).take(own - first)
+            read = checked(file, table.read_row_group(group, wanted)).take(own - first)
         start = next(begin for name, _, begin in index.groups if name == file)
         examples |= zip(own.tolist(), examples_of(file, read, index.columns, own - start), strict=True)
     return examples

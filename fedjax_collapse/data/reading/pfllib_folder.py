@@ -17,9 +17,8 @@ from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data.arrays import number_of_classes
 from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
+from fedjax_collapse.data.reading.untrusted import Allowance, check_member, read_header
 from fedjax_collapse.data.stream import ClientExamples
-
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def stream_folder(path: str | Path, part: str, first: int = 0) -> Iterator[ClientExamples]:
@@ -28,10 +27,10 @@ def stream_folder(path: str | Path, part: str, first: int = 0) -> Iterator[Clien
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    shape, place = None, 0
+    shape, place, allowance = None, 0, Allowance()
     for client in range(_count_clients(Path(path))):
         file = Path(path) / part / f"{client}.npz"
-        inputs, labels = _read(file)
+        inputs, labels = _read(file, allowance)
         if not len(labels):
             continue
         shape = shape or (inputs.shape[1:], inputs.dtype)
@@ -85,14 +84,21 @@ def _count_clients(root):
             raise UserError(f"{file}: expected only the files of clients, 0.npz, 1.npz, ...; move it away")
     if not files:
         raise UserError(f"{root}: expected a folder of PFLlib, with train/0.npz, test/0.npz, train/1.npz, ...")
-    return 1 + max(int(file.stem) for file in files)
+    clients = {int(file.stem) for file in files}
+    if missing := set(range(len(clients))) - clients:
+        raise UserError(
+            f"{root}: it has {max(clients)}.npz, but no {min(missing)}.npz, in train and test; expected clients 0, 1, "
+            "2, ..., fetch or write it again"
+        )
+    return len(clients)
 
 
-def _read(file):
+def _read(file, allowance):
     """Returns the inputs and the labels of a file."""
     check_is_file(file)
     try:
-        data = _unpickled(file)
+        allowance.of(file)
+        data = _unpickled(file, allowance)
     except Exception as error:  # for damaged files, zipfile, NumPy and pickletools raise various exceptions
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
@@ -129,12 +135,14 @@ def _inputs_of(x):
     return None
 
 
-def _unpickled(file) -> Any:
-    with zipfile.ZipFile(file) as archive, archive.open("data.npy") as stream:
-        shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
-        if shape or not dtype.hasobject:
-            raise ValueError(f"it holds an array of {dtype}{list(shape)}")
-        return read_pickled(stream)
+def _unpickled(file, allowance) -> Any:
+    with zipfile.ZipFile(file) as archive:
+        check_member(archive, "data.npy", allowance)
+        with archive.open("data.npy") as stream:
+            shape, dtype = read_header(stream)
+            if shape or not dtype.hasobject:
+                raise ValueError(f"it holds an array of {dtype}{list(shape)}")
+            return read_pickled(stream)
 
 
 def _is_array(value, kinds, ndim):

@@ -6,6 +6,7 @@ Those of Python 2, in which CIFAR is stored, have bytes as texts of Latin-1.
 """
 
 import pickletools
+import re
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -17,30 +18,31 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (
 _VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE")
 _VALUES += ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINSTRING", "SHORT_BINSTRING")
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_MARK = object()
+_TIMES = 10  # how many values a pickle may have for each of its instructions, as it may name a value again and again
+_SPARE = 1000
 
 
 def read_pickled(stream: BinaryIO) -> Any:
     """Returns what a pickle holds.
 
     Raises:
-        ValueError: for another object than those above; the message names it. Damaged pickles raise other exceptions,
-            too.
+        ValueError: for another object than those above, which the message names, and for values that are nested too
+            deeply, or of which there are far more than instructions. Damaged pickles raise other exceptions, too.
     """
-    stack, memo = [], {}
+    stack, memo, marks, count = [], {}, [], 0
 
     def since_mark():
-        first = len(stack) - 1 - stack[::-1].index(_MARK)
-        found = stack[first + 1 :]
+        first = marks.pop()
+        found = stack[first:]
         del stack[first:]
         return found
 
-    for instruction, argument, _ in pickletools.genops(stream):
+    for count, (instruction, argument, _) in enumerate(pickletools.genops(stream)):  # noqa: B007
         match instruction.name:
             case "PROTO" | "FRAME" | "STOP":
                 pass
             case "MARK":
-                stack.append(_MARK)
+                marks.append(len(stack))
             case "EMPTY_LIST" | "EMPTY_DICT" as kind:
                 stack.append([] if kind == "EMPTY_LIST" else {})
             case name if name in _CONSTANTS:
@@ -76,31 +78,17 @@ def read_pickled(stream: BinaryIO) -> Any:
                 stack.append(argument)
             case name:
                 raise ValueError(f"it has the instruction {name}, and only arrays and dicts are loaded")
-    return _resolved(stack.pop())
+    try:
+        return _Resolving(_TIMES * count + _SPARE).value(stack.pop())
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 class _Made:
-    """An array or a type of numbers, of which ``state`` is known later."""
+    """An array, or a type of numbers, or bytes, of which ``state`` is known later."""
 
     def __init__(self, constructor, arguments):
-        self.constructor, self.arguments, self.state = constructor, arguments, None
-
-    def array(self) -> Any:
-        """Returns the array; of one that holds an object, the object."""
-        _, shape, dtype, is_fortran, content = self.state
-        if isinstance(content, list):
-            objects = np.empty(len(content), object)
-            for row, value in enumerate(content):  # an assignment of all would take lists apart
-                objects[row] = _resolved(value)
-            return objects.reshape(shape)[()]
-        content = _resolved(content)
-        content = content.encode("latin-1") if isinstance(content, str) else content
-        numbers = np.frombuffer(content, dtype.dtype())
-        return numbers.reshape(shape, order="F" if is_fortran else "C")
-
-    def dtype(self) -> np.dtype:
-        kind = np.dtype(self.arguments[0])
-        return kind.newbyteorder(self.state[1]) if self.state[1] in "<>" else kind
+        self.constructor, self.arguments, self.state, self.made = constructor, arguments, None, None
 
 
 def _named(module, name):
@@ -109,15 +97,49 @@ def _named(module, name):
     return module, name
 
 
-def _resolved(value):
-    """Returns the value with arrays in place of how they are made."""
-    match value:
-        case _Made() if value.constructor in _BYTES:
-            return "".join(value.arguments[:1]).encode("latin-1")
-        case _Made():
-            return value.array() if value.constructor in _ARRAY else value.dtype()
-        case dict():
-            return {_resolved(key): _resolved(item) for key, item in value.items()}
-        case list() | tuple():
-            return type(value)(map(_resolved, value))
-    return value
+class _Resolving:
+    """Puts arrays in the place of how they are made, in at most ``left`` values."""
+
+    def __init__(self, left: int):
+        self.left = left
+
+    def value(self, value: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("it has the same values over and over")
+        match value:
+            case _Made():
+                if value.made is None:  # else it is there again
+                    value.made = self.of(value)
+                return value.made
+            case dict():
+                return {self.value(key): self.value(item) for key, item in value.items()}
+            case list() | tuple():
+                return type(value)(map(self.value, value))
+        return value
+
+    def of(self, made: _Made) -> Any:
+        if made.constructor in _BYTES:
+            return "".join(made.arguments[:1]).encode("latin-1")
+        return self.array(made.state) if made.constructor in _ARRAY else _dtype(made)
+
+    def array(self, state: tuple) -> Any:
+        """Returns the array; of one that holds an object, the object."""
+        _, shape, dtype, is_fortran, content = state
+        if isinstance(content, list):
+            objects = np.empty(len(content), object)
+            for row, value in enumerate(content):  # an assignment of all would take lists apart
+                objects[row] = self.value(value)
+            return objects.reshape(shape)[()]
+        content = self.value(content)
+        content = content.encode("latin-1") if isinstance(content, str) else content
+        numbers = np.frombuffer(content, _dtype(dtype))
+        return numbers.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _dtype(made):
+    name = made.arguments[0]
+    if not re.fullmatch(r"[a-zA-Z]\d{0,9}", name):
+        raise ValueError(f"it has numbers of the type {name!r:.40}")
+    kind = np.dtype(name)
+    return kind.newbyteorder(made.state[1]) if made.state[1] in "<>" else kind

@@ -10,6 +10,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.parts import find_files
 from fedjax_collapse.data.reading.tabular import check_columns
+from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
 
 _ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
 
@@ -33,8 +34,29 @@ def read_table(file: Path, kind: str) -> Any:
         UserError: it cannot be read, or two columns have one name.
     """
     with reading_table(file, kind):
-        table = _OPEN[kind](file)
-    check_columns(file, table.column_names)
+        table = checked(file, _OPEN[kind](file))
+        check_columns(file, table.column_names)
+    return table
+
+
+def check_claims(file: Path) -> None:
+    """Raises Implausible if a Parquet file claims to be much larger unpacked, or to have far more rows, than it can."""
+    import pyarrow.parquet
+
+    facts = pyarrow.parquet.read_metadata(file)
+    size = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
+    Allowance(file).take(max(size, ROW * facts.num_rows))
+
+
+def checked(file: Path, table: Any) -> Any:
+    """Returns a table that was read from a file, after checks.
+
+    Raises:
+        Implausible: if it has far more rows than the file can have.
+        pyarrow.ArrowException: if its texts are not UTF-8, or its parts do not fit together.
+    """
+    Allowance(file).take(ROW * len(table))
+    table.validate(full=True)
     return table
 
 
@@ -58,8 +80,8 @@ def reading_table(file: Path, kind: str) -> Iterator[None]:
     check_is_file(file)
     try:
         yield
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, UnicodeDecodeError, Implausible, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
         raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
 
 
@@ -76,6 +98,7 @@ def open_arrow(file: Path) -> Any:
 def _parquet(file):
     import pyarrow.parquet
 
+    check_claims(file)
     return pyarrow.parquet.read_table(file, partitioning=None)
 
 
@@ -94,6 +117,8 @@ def _csv(file, delimiter=","):
 def _jsonl(file):
     import pyarrow.json
 
+    with open(file, "rb") as lines:
+        check_nesting(lines)  # of which pyarrow would crash
     return pyarrow.json.read_json(file)
 
 

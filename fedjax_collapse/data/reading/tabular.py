@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.arrays import channels_last
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.untrusted import Allowance, Implausible, check_member
 
 _DOMAINS = ("domains", "test_domains", "domain_names")
 _ARRAYS = (  # names of training images, training labels, test images and test labels: ours, Keras', MedMNIST's
@@ -77,12 +78,15 @@ def check_columns(path: str | Path, names: Sequence[str]) -> None:
 
 
 def check_class(where: str, label: object) -> None:
-    """Raises UserError if a label is empty or a negative number, which tables have where a class is not known."""
+    """Raises UserError if a label is empty or a negative number, which tables have where a class is not known.
+
+    So it does for a number of many digits, which is no class.
+    """
     if not str(label).strip():
         raise UserError(f"{where}: the label is empty, expected a class; add it, or remove the row")
-    if re.fullmatch(r"-\d+", str(label).strip()):
+    if re.fullmatch(r"-\d+|\d{19,}", str(label).strip()):
         raise UserError(
-            f"{where}: label {str(label).strip()}, expected a class from 0 or a name; correct it, or remove the row"
+            f"{where}: label {str(label).strip():.30}, expected a class from 0 or a name; correct it, or remove the row"
         )
 
 
@@ -148,9 +152,13 @@ def _load_arrays(path, known, optional):
         with np.load(path, allow_pickle=False) as stored:
             names = stored.files
             keys = next((keys for keys in known if all(key in names for key in keys)), ())
-            arrays = {name: stored[name] for name in (*keys, *optional) if name in names}
+            wanted, allowance = [name for name in (*keys, *optional) if name in names], Allowance(path)
+            for name in wanted:
+                check_member(stored.zip, f"{name}.npy", allowance)
+            arrays = {name: stored[name] for name in wanted}
     except Exception as error:  # for damaged files, zipfile and NumPy raise various exceptions
-        reason = getattr(error, "strerror", None) or type(error).__name__
+        reason = str(error) if isinstance(error, Implausible) else getattr(error, "strerror", None)
+        reason = reason or type(error).__name__
         if "pickle" in str(error):
             reason = "it holds Python objects, which are never loaded"
         raise UserError(

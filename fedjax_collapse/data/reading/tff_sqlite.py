@@ -13,7 +13,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.levels import as_square, to_levels
 from fedjax_collapse.data.reading.listings import check_is_file
-from fedjax_collapse.data.reading.natural_clients import fields_of
+from fedjax_collapse.data.reading.natural_clients import check_client, fields_of
 from fedjax_collapse.data.reading.tf_example import Feature, read_example
 from fedjax_collapse.data.stream import ClientExamples
 from fedjax_collapse.data.text import Encoding, Pair
@@ -21,6 +21,12 @@ from fedjax_collapse.data.text import Encoding, Pair
 _HINT = "expected a SQLite file of TFF's, unpacked (unlzma)"
 _IMAGES = ("pixels", "image")
 _ROWS = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
+# a view, a virtual table or a generated column would be computed while it is read, perhaps for ever
+_COMPUTED = (
+    "SELECT name, type FROM sqlite_master WHERE lower(name) = 'examples' AND (type <> 'table' OR NOT rootpage) UNION "
+    "SELECT name, 'column' FROM pragma_table_xinfo('examples') WHERE hidden"
+)
+_COUNTS = "SELECT 1 FROM sqlite_master WHERE name = 'client_metadata' AND type = 'table' AND rootpage"
 _BY_CLIENT = f"{_ROWS} ORDER BY client_id, rowid"
 
 Encode = Callable[[Sequence[dict[str, Feature]]], Pair]  # of the examples of one client
@@ -54,6 +60,7 @@ def stream_sqlite(
         for place, (client, rows) in enumerate(clients):
             if place < first:
                 continue
+            check_client(f"{path}: {split}", str(client))
             try:
                 pair = encode([_example(content, wanted) for _, _, content in itertools.islice(rows, most or None)])
             except ValueError as error:
@@ -66,7 +73,7 @@ def stream_sqlite(
 def count_clients(path: str | Path, split: str) -> int | None:
     """Returns the number of clients of a split, if the file states it."""
     with _opened(path) as database:
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'client_metadata'").fetchone():
+        if not database.execute(_COUNTS).fetchone():
             return None
         return database.execute("SELECT COUNT(*) FROM client_metadata WHERE split_name = ?", [split]).fetchone()[0]
 
@@ -95,8 +102,10 @@ def _opened(path):
     check_is_file(path)
     try:
         with contextlib.closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as database:
+            for name, kind in database.execute(_COMPUTED):
+                raise UserError(f"{path}: {name} is a {kind} that is computed; {_HINT}, with a table of examples")
             yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); {_HINT}") from None
 
 
@@ -111,7 +120,7 @@ def _unreadable(path, split, where, error):
 
 
 def _no_split(path, database, split):
-    known = ", ".join(name for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
+    known = ", ".join(str(name) for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
     return UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
 
 
@@ -132,6 +141,7 @@ def _read_split(path, database, split, label):
                 raise ValueError(f"an image of {image.shape}, but the first one is {images[0].shape}")
         except ValueError as error:
             raise _unreadable(path, split, f"row {row}", error) from None
+        check_client(f"{path}: {split}, row {row}", str(client))
         rows.append(row)
         clients.append(str(client))
         images.append(image)

@@ -4,7 +4,7 @@ CIFAR's pickles are not loaded, but read (``stored_arrays.py``). All images are 
 """
 
 import functools
-import gzip
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,9 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
-from fedjax_collapse.data.reading.listings import fingerprint
+from fedjax_collapse.data.reading.listings import check_is_file, fingerprint
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
+from fedjax_collapse.data.reading.untrusted import Allowance, unzipped
 
 _AS_TORCHVISION = "fetch it again, as torchvision leaves it"
 _DIGITS = tuple("0123456789")
@@ -84,8 +85,11 @@ def _examples(file, images, labels, coarse=None):
 
 def _read_with(file: Path, read: Callable[[Path], Any]):
     """Returns what ``read`` returns; for damaged files it may raise anything."""
+    check_is_file(file)
     try:
         return read(file)
+    except UserError:
+        raise
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{file}: cannot be read ({reason}); {_AS_TORCHVISION}") from None
@@ -102,20 +106,20 @@ def _unpickled(file):
 def _cifar(meta: str, names: str, train: Sequence[str], test: str, label: str, coarse: str = ""):
     """Returns the reader of CIFAR-10's or CIFAR-100's folder of pickles."""
 
-    def part(files):
-        examples = []
-        for file in files:
-            found = _read_with(file, _unpickled)
-            images, labels, above = (found.get(key) for key in ("data", label, coarse))
-            if np.ndim(images) != 2 or images.shape[1] != 3 * 32 * 32:
-                raise UserError(f"{file}: data of shape {np.shape(images)}, expected [images, 3072]; {_AS_TORCHVISION}")
-            examples += _examples(file, images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, above)
-        return examples
+    def batch(file):
+        found = _unpickled(file)
+        images, labels, above = (found.get(key) for key in ("data", label, coarse))
+        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32:
+            raise UserError(f"{file}: data of shape {np.shape(images)}, expected [images, 3072]; {_AS_TORCHVISION}")
+        return _examples(file, images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, above)
+
+    def known(file):
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in _unpickled(file).get(names, ())]
 
     def read(folder):
-        found = _read_with(folder / meta, _unpickled).get(names, ())
-        class_names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
-        return Listing(part([folder / name for name in train]), part([folder / test]), class_names)
+        class_names = _read_with(folder / meta, known)
+        parts = ([example for name in part for example in _read_with(folder / name, batch)] for part in (train, [test]))
+        return Listing(*parts, class_names)
 
     return read
 
@@ -134,7 +138,11 @@ def _mnist(class_names):
 
 def _idx(file, axes):
     """Reads an IDX file: two zeros, the type (8 is a byte), the number of axes, their lengths, and the bytes."""
-    content = file.read_bytes() if file.is_file() else gzip.decompress(file.with_name(f"{file.name}.gz").read_bytes())
+    if file.is_file():
+        content = file.read_bytes()
+    else:
+        check_is_file(compressed := file.with_name(f"{file.name}.gz"))
+        content = unzipped(compressed)
     if content[:4] != bytes((0, 0, 8, axes)):
         raise ValueError(f"it begins with {content[:4].hex()}, expected {bytes((0, 0, 8, axes)).hex()}")
     shape = np.frombuffer(content, ">u4", axes, 4)
@@ -155,14 +163,17 @@ def _stl10_part(folder, part):
 
 
 def _svhn(folder):
-    return Listing(*(_svhn_part(folder / f"{part}_32x32.mat") for part in ("train", "test")), _DIGITS)
+    parts = (_read_with(folder / f"{part}_32x32.mat", _svhn_part) for part in ("train", "test"))
+    return Listing(*parts, _DIGITS)
 
 
 def _svhn_part(file):
     """Images are [height, width, channels, images]; the digit 0 has the label 10."""
     import scipy.io
 
-    content = _read_with(file, lambda file: scipy.io.loadmat(file, variable_names=("X", "y")))
+    for _, shape, _ in scipy.io.whosmat(file):
+        Allowance(file).take(math.prod(shape))
+    content = scipy.io.loadmat(file, variable_names=("X", "y"))
     images, labels = (np.asarray(content.get(name, ())) for name in "Xy")
     if images.ndim != 4 or images.shape[2] != 3:
         raise UserError(f"{file}: X is of shape {images.shape}, expected [32, 32, 3, images]; {_AS_TORCHVISION}")

@@ -1,0 +1,477 @@
+"""Damaged and hostile files: names that lead elsewhere, claims beyond a file's size, and what would never end.
+
+Each is one line; a few files are read in a process of its own, whose memory and time are limited.
+"""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import sqlite3
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from natural_data import example, leaf, pfl, tff, tff_hdf5
+from PIL import Image
+from small_data import check, draw, save_classes, save_image, save_parquet
+from standard_data import draw as draw_standard
+from standard_data import save_torchvision
+
+from fedjax_collapse import UserError, partition, sources
+from fedjax_collapse.data import text
+from fedjax_collapse.data.reading import encoded, packages
+from fedjax_collapse.data.reading.encoded import Decoding, Encoded, decode_all
+from fedjax_collapse.data.reading.stored_arrays import read_pickled
+
+DEEP = 100_000
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def check_bounded(message, source, *arguments, **options):
+    """``check`` in another process with 20 seconds and 2 GiB of memory, half of which are for its imports."""
+    code = (
+        "import resource\n"
+        "for kind, most in ((resource.RLIMIT_CPU, 20), (resource.RLIMIT_DATA, 2**31)):\n"
+        "    resource.setrlimit(kind, (most, most))\n"
+        "from fedjax_collapse import UserError, sources\n"
+        f"try: sources.{source}(*{[*map(str, arguments)]!r}, **{options!r})\n"
+        "except UserError as error: print(error)"
+    )
+    root = Path(__file__).parents[2]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert message in ended.stdout and ended.stdout.count("\n") == 1, ended.stdout + ended.stderr
+
+
+# names that lead elsewhere
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder with eight images, one of them a link to a file outside, next to an image outside."""
+    for row, image in enumerate(draw(8, (8, 8, 3))[0]):
+        save_image(tmp_path / "images" / f"{row}.png", image)
+    (tmp_path / "images" / "7.png").rename(tmp_path / "secret.png")
+    (tmp_path / "images" / "7.png").symlink_to(tmp_path / "secret.png")
+    return tmp_path / "images"
+
+
+def outside(folder):
+    return "../secret.png", f"{folder}/../secret.png", str(folder.parent / "secret.png")
+
+
+def test_names_in_a_csv_file(tmp_path, images):
+    """Whole paths below the folder are accepted, and links in it are followed."""
+
+    def save(name):
+        names = [str(images / "0.png"), *(f"{row}.png" for row in range(1, 7)), name]
+        rows = [f"{image},{row % 2},u{row % 2}\n" for row, image in enumerate(names)]
+        (tmp_path / "all.csv").write_text("image_id,class,user_id\n" + "".join(rows))
+
+    arguments = dict(image_folder=str(images), test_fraction=0.5)
+    for name in ("7.png", "../images/7.png", str(images / "7.png")):
+        save(name)
+        assert len(sources.csv(str(tmp_path / "all.csv"), **arguments).images) == 4
+    for name in outside(images):
+        save(name)
+        check(
+            "all.csv, line 9: '.*secret.png' is not in the folder .*correct",
+            sources.csv,
+            tmp_path / "all.csv",
+            **arguments,
+        )
+    save("a" * 5000)
+    check("there is no image in .* for 'aaa", sources.csv, tmp_path / "all.csv", **arguments)
+
+
+def test_names_in_json_of_leaf(tmp_path, images):
+    names = [f"{row}.png" for row in range(8)]
+    data = tmp_path / "data"
+    leaf(data / "test" / "a.json", u1=(names[:1], [0]))
+    for name in outside(images):
+        leaf(data / "train" / "a.json", u1=([*names, name], [row % 2 for row in range(9)]))
+        check("user u1: '.*secret.png' is not in the folder", sources.leaf, data, image_folder=str(images))
+    leaf(data / "train" / "a.json", u1=([str(images / "0.png"), *names[1:]], [row % 2 for row in range(8)]))
+    assert len(sources.leaf(str(data), image_folder=str(images)).images) == 8
+
+
+def test_names_in_annotations_and_split_files(tmp_path, images):
+    root = tmp_path / "tiny"
+    save_classes(root / "train", *draw(8, (8, 8, 3)))
+    (root / "val").mkdir()
+    images.rename(root / "val" / "images")
+    for name in ("../../../secret.png", str(tmp_path / "secret.png")):
+        (root / "val" / "val_annotations.txt").write_text(f"0.png ant\n{name} bee\n")
+        check("val_annotations.txt: '.*secret.png' is not in the folder", sources.folder, root)
+        (tmp_path / "split").write_text(f"image,target,center,fold\n{name[:-4]},0,0,train\n0,0,0,test\n")
+        check("split: '.*secret.jpg' is not in the folder", sources.isic2019, root, tmp_path / "split")
+    (tmp_path / "split").write_text(f"image,target,center,fold\n{'0' * 200_000},0,0,train\n")
+    check("split: expected FLamby's train_test_split", sources.isic2019, root, tmp_path / "split")
+
+
+@pytest.mark.parametrize(
+    ("put", "message"),
+    [
+        (lambda group: group.__setitem__("y", h5py.ExternalLink("other.h5", "/y")), "y is a link to elsewhere"),
+        (lambda group: group.__setitem__("y", h5py.SoftLink("/examples")), "y is a link to elsewhere"),
+        (
+            lambda group: group.create_dataset("y", (2,), "i8", external=[("/etc/hostname", 0, 16)]),
+            "numbers or texts of",
+        ),
+        (
+            lambda group: group.create_virtual_dataset("y", virtual_layout("other.h5")),
+            "y is no dataset with numbers or texts of its own",
+        ),
+        (
+            lambda group: group.create_dataset("y", (10**9,), "i8", chunks=(1000,), compression="gzip"),
+            "bytes are claimed",
+        ),
+        (lambda group: group.create_dataset("y", (10**9, 0), "i8"), "bytes are claimed"),
+        (lambda group: group.create_dataset("y", (2,), "i8", chunks=(2**28,), maxshape=(None,)), "y has chunks of"),
+        (lambda group: group.create_group("y"), "y is a group"),
+    ],
+)
+def test_datasets_of_hdf5_that_are_elsewhere_or_too_large(tmp_path, put, message):
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["y"] = [0, 1]
+    files = [tmp_path / "train.h5", tmp_path / "test.h5"]
+    for file in files:
+        tff_hdf5(file, u1={"pixels": np.random.default_rng(0).random((2, 4, 4)).tolist()})
+        with h5py.File(file, "a") as stored:
+            stored["examples/u1/y"] = [0, 1]
+    assert len(sources.tff(str(files[0]), test_file=str(files[1]), label="y").images) == 2
+    with h5py.File(files[0], "a") as stored:
+        del stored["examples/u1/y"]
+        put(stored["examples/u1"])
+    check(
+        f"train.h5: examples/u1 cannot be read .*{message}", sources.tff, files[0], test_file=str(files[1]), label="y"
+    )
+    with h5py.File(files[0], "a") as stored:
+        stored.move("examples", "others")
+        stored["examples"] = h5py.ExternalLink("test.h5", "/examples")
+    check("train.h5: examples is a link to elsewhere", sources.tff, files[0], test_file=str(files[1]), label="y")
+
+
+def virtual_layout(file):
+    layout = h5py.VirtualLayout((2,), "i8")
+    layout[:] = h5py.VirtualSource(file, "y", (2,))
+    return layout
+
+
+def test_more_tokens_of_pfl_than_there_can_be(tmp_path):
+    file = pfl(tmp_path / "so.h5", train={"u": [[1, 2, 3]]}, val={"u": [[1, 2, 3]]})
+    with h5py.File(file, "a") as stored:
+        stored["metadata/vocabulary_size"][()] = 10**12
+    check("so.h5: no metadata of pfl's .*vocabulary_size 1000000000000, expected at most", sources.pfl, file)
+
+
+# images
+
+
+def test_files_that_are_no_known_images_by_their_content(tmp_path):
+    """Pillow would start Ghostscript for the first, whatever its name."""
+    root = tmp_path / "data"
+    for part in ("train", "test"):
+        save_classes(root / part, *draw(8, (8, 8, 3)))
+    for kind in ("EPS", "ICO", "PCX"):
+        Image.new("RGB", (8, 8)).save(root / "train" / "ant" / "9.png", kind)
+        check(r"9.png: cannot .*\(no known image format, expected PNG", sources.folder, root)
+
+
+def test_every_known_format_is_read(tmp_path):
+    for kind in encoded.FORMATS:
+        Image.new("RGB", (8, 8), "red").save(buffer := io.BytesIO(), kind)
+        assert decode_all([Encoded(buffer.getvalue(), kind, 0)], Decoding()).shape == (1, 8, 8, 3)
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])  # of the former, Pillow warns
+@pytest.mark.filterwarnings("ignore")
+def test_an_image_of_more_pixels_than_fit(tmp_path, side):
+    Image.new("1", (side, side)).save(tmp_path / "large.png")
+    with pytest.raises(
+        UserError, match=r"large.png: cannot be read as an image \(it has more than 89,478,485 pixels\)"
+    ):
+        decode_all([Encoded(tmp_path / "large.png", "large.png", 0)], Decoding())
+
+
+def test_more_images_than_fit():
+    Image.new("1", (9000, 9000)).save(buffer := io.BytesIO(), "PNG")
+    example = Encoded(buffer.getvalue(), "first", 0)
+    with pytest.raises(UserError, match="first: 9000 x 9000 pixels, for which there is no memory 100000000 times; set"):
+        decode_all(Many(example), Decoding())
+
+
+class Many(list):
+    def __init__(self, item):
+        super().__init__([item])
+
+    def __len__(self):
+        return 10**8
+
+
+def test_an_image_that_is_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "0.jpg")
+    (tmp_path / "split").write_text("image,target,center,fold\n0,0,0,train\n0,0,0,test\n")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").symlink_to(tmp_path / "0.jpg")
+    with pytest.raises(UserError, match=r"0.jpg: it is neither a file nor a folder"):
+        decode_all([Encoded(tmp_path / "images" / "0.jpg", "0", 0)], Decoding())
+
+
+@pytest.mark.parametrize("name", ["cifar10/data_batch_2", "mnist/t10k-images-idx3-ubyte.gz", "svhn/test_32x32.mat"])
+def test_a_file_of_torchvision_that_is_a_pipe(tmp_path, name):
+    kind, file = name.split("/")
+    save_torchvision(kind, tmp_path, draw_standard(kind), compressed=True)
+    (found,) = tmp_path.rglob(file)
+    found.unlink()
+    os.mkfifo(found)
+    check(f"{file}: it is neither a file nor a folder", sources.torchvision, kind, folder=str(tmp_path))
+
+
+# archives and pickles
+
+
+def save_npz(file, **members):
+    """Arrays, or the bytes of what is stored as one."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in members.items():
+            if not isinstance(value, bytes):
+                np.save(buffer := io.BytesIO(), value)
+                value = buffer.getvalue()
+            archive.writestr(f"{name}.npy", value)
+
+
+def header(shape, kind):
+    np.lib.format.write_array_header_1_0(
+        buffer := io.BytesIO(), {"shape": shape, "fortran_order": False, "descr": kind}
+    )
+    return buffer.getvalue()
+
+
+def test_npz_files_that_claim_too_much(tmp_path):
+    images, labels = draw(8, (8, 8, 3))
+    file = tmp_path / "data.npz"
+    good = dict(images=images, labels=labels, test_images=images, test_labels=labels)
+    save_npz(file, **good | dict(images=header((10**12, 8, 8, 3), "|u1") + bytes(100)))
+    check(r"data.npz: .*images.npy has 228 bytes for uint8\[1000000000000, 8, 8, 3\]\); ", sources.npz, file)
+    save_npz(file, **good | dict(images=header((10**6, 16, 16, 1), "|u1") + bytes(2**28)))
+    check(r"data.npz: .*bytes are claimed to be in a file of [\d,]+; .*without compression", sources.npz, file)
+    save_npz(file, **good | dict(images=np.zeros((10**5, 8, 8, 3), np.uint8)))  # of one colour, but not too much
+    check("for 8 labels", sources.npz, file)
+
+
+def test_compressed_files_that_become_too_large(tmp_path):
+    save_torchvision("mnist", tmp_path, draw_standard("mnist"), compressed=True)
+    (file,) = tmp_path.rglob("t10k-images-idx3-ubyte.gz")
+    (tmp_path / "pixels.gz").write_bytes(gzip.compress(bytes(2**28), 1))
+    file.write_bytes((tmp_path / "pixels.gz").read_bytes())
+    check("t10k-images.*bytes are claimed", sources.torchvision, "mnist", folder=str(tmp_path))
+    with pytest.raises(UserError, match=r"pixels.gz: cannot be read .Implausible"):
+        packages.read_pixels(tmp_path / "pixels.gz", (2, 2), 2)
+
+
+def test_pfllib_files_that_claim_too_much(tmp_path):
+    def save(client, content, part="train"):
+        (tmp_path / part).mkdir(exist_ok=True)
+        save_npz(tmp_path / part / f"{client}.npz", data=header((), "|O") + content)
+
+    good = pickle.dumps(np.array({"x": np.ones((3, 2, 4, 4), np.float32), "y": np.arange(3)}, object))
+    for client in range(3):
+        for part in ("train", "test"):
+            save(client, good, part)
+    assert len(sources.pfllib(str(tmp_path)).images) == 9
+    for content, message in (
+        (good + bytes(2**28), "bytes are claimed to be in a file"),
+        (b"\x80\x04" + b"]" * DEEP + b"a" * (DEEP - 1) + b".", "its values are nested too deeply"),
+        (b"\x80\x04]" + b"\x94" + b"h\x00a.", "its values are nested too deeply"),  # a list in itself
+        (b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"a.", "expected 1099511627776 bytes"),
+    ):
+        save(1, content)
+        check(rf"train/1.npz: cannot be read \(.*{message}", sources.pfllib, tmp_path)
+    pairs = np.empty((1000, 2), object)
+    pairs[:, 1], pairs[0, 0] = 1, list(range(10**5))
+    pairs[:, 0] = [pairs[0, 0]] * 1000  # one list, a thousand times
+    save(1, pickle.dumps(np.array({"x": pairs, "y": np.zeros(1000, int)}, object)))
+    check("train/1.npz: cannot be read .it has the same values", sources.pfllib, tmp_path)
+    save(1, good)
+    (tmp_path / "train" / "2.npz").rename(tmp_path / "train" / "999999999.npz")
+    check("it has 999999999.npz, but no 3.npz, in train and test; expected clients 0, 1", sources.pfllib, tmp_path)
+
+
+def test_values_that_a_pickle_names_again_and_again():
+    """Thirty lists, each with the one before twice, are a billion values; a thousand marks are fast to find."""
+    content = b"\x80\x04]\x94" + b"".join(b"](h%bh%be\x94" % (bytes([i]), bytes([i])) for i in range(30)) + b"."
+    with pytest.raises(ValueError, match="it has the same values over and over"):
+        read_pickled(io.BytesIO(content))
+    assert read_pickled(io.BytesIO(b"(" * DEEP * 5 + b"t" * 10 + b".")) == ((((((((((),),),),),),),),),)
+    with pytest.raises(ValueError, match="it has numbers of the type"):
+        made = b"cnumpy\ndtype\n(X\x0a\x00\x00\x009999999f8,tR(K\x03X\x01\x00\x00\x00<tb."
+        read_pickled(io.BytesIO(b"\x80\x02" + made))
+
+
+# tables and databases
+
+
+def test_tables_that_claim_too_much(tmp_path):
+    (tmp_path / "deep.jsonl").write_text('{"text": ' + "[" * DEEP + "]" * DEEP + ', "label": 1}\n')
+    check("deep.jsonl: cannot be read as JSONL .it is nested too deeply", sources.texts, tmp_path / "deep.jsonl")
+    nothing = pyarrow.table({"image": pyarrow.nulls(10**9), "label": pyarrow.nulls(10**9)})
+    for part in ("train", "test"):
+        (tmp_path / "arrow" / part).mkdir(parents=True)
+        file = tmp_path / "arrow" / part / "0.arrow"
+        with pyarrow.OSFile(str(file), "wb") as stream, pyarrow.ipc.new_stream(stream, nothing.schema) as writer:
+            writer.write_table(nothing)
+    check("0.arrow: cannot be read as Arrow .*bytes are claimed", sources.arrow, tmp_path / "arrow")
+    same = pyarrow.table({"image": [bytes(2**20)] * 140, "label": [0] * 140})
+    pyarrow.parquet.write_table(same, tmp_path / "train.parquet", compression="zstd", use_dictionary=False)
+    check("train.parquet: cannot be read as Parquet .*bytes are claimed", sources.parquet, tmp_path / "train.parquet")
+    images, labels = draw(8, (8, 8, 3))
+    save_parquet(tmp_path / "deep.parquet", images, labels, names=())
+    table = pyarrow.parquet.read_table(tmp_path / "deep.parquet").replace_schema_metadata({"huggingface": "[" * DEEP})
+    pyarrow.parquet.write_table(table, tmp_path / "deep.parquet")
+    check("deep.parquet: Hugging Face's metadata in it cannot be read", sources.parquet, tmp_path / "deep.parquet")
+
+
+@pytest.mark.filterwarnings("ignore:.*there is no test part")
+def test_texts_with_many_brackets_are_read(tmp_path):
+    lines = [{"text": "[" * 100 + '\\"[', "label": row % 2} for row in range(10)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(sources.texts(str(tmp_path / "texts.jsonl"), test_fraction=0.5).labels) == 5
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW examples AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        "SELECT 'train' split_name, i client_id, x'00' serialized_example_proto, i rowid FROM n",
+        "CREATE TABLE examples (split_name, client_id, serialized_example_proto AS (zeroblob(1000000000)))",
+        "CREATE VIRTUAL TABLE examples USING fts5(split_name, client_id, serialized_example_proto)",
+    ],
+)
+def test_databases_that_compute_what_is_read(tmp_path, statement):
+    file = tff(tmp_path / "data.sqlite", train=[("u", example(label=[0]))])
+    with sqlite3.connect(file) as database:
+        database.execute("ALTER TABLE examples RENAME TO others")
+        database.execute(statement)
+    database.close()
+    for task in ("classification", "next_character"):
+        check("data.sqlite: .* is a .* that is computed; expected a SQLite file", sources.tff, file, task=task)
+
+
+# nesting and texts of half characters
+
+
+def test_json_that_is_nested_too_deeply(tmp_path):
+    deep = "[" * DEEP
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    (tmp_path / "data" / "train" / "a.json").write_text(deep)
+    check("a.json: cannot be read .it is nested too deeply", sources.leaf, tmp_path / "data")
+    (tmp_path / "own.json").write_text(deep)
+    check(
+        "own.json: .*it is nested too deeply",
+        lambda path: partition.from_file(np.zeros(3, int), 2, path),
+        tmp_path / "own.json",
+    )
+    (tmp_path / "words.json").write_text('{"vocab": ' + deep)
+    check("words.json: .*it is nested too deeply", lambda path: text.read_vocabulary(path, 1), tmp_path / "words.json")
+    (tmp_path / "words.json").write_text('{"vocab": [["a"]]}')
+    check(
+        "words.json: .*something else than words", lambda path: text.read_vocabulary(path, 1), tmp_path / "words.json"
+    )
+
+
+def test_half_a_character(tmp_path):
+    """In names of clients and of words, which are printed and stored."""
+    half = "a\ud800"
+    rows = [[row / 16 for row in range(16)]] * 2
+    for part in ("train", "test"):
+        leaf(tmp_path / "data" / part / "a.json", **{half: (rows, [0, 1])})
+    check(r"a.json: it has client 'a\\ud800', expected a name", sources.leaf, tmp_path / "data")
+    (tmp_path / "own.json").write_text(json.dumps({half: [0], "b": [1]}))
+    check(
+        r"own.json: it has client 'a\\ud800'",
+        lambda path: partition.from_file(np.zeros(2, int), 2, path),
+        tmp_path / "own.json",
+    )
+    (tmp_path / "words.json").write_text(json.dumps({half: 3}))
+    check(
+        r"words.json: .*'a\\ud800' has half a character",
+        lambda path: text.read_vocabulary(path, 1),
+        tmp_path / "words.json",
+    )
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "b", "label": 1, "user": half}) + "\n")
+    check("texts.jsonl: cannot be read as JSONL", sources.texts, tmp_path / "texts.jsonl", client_column="user")
+    broken = pyarrow.array([b"\xff"] * 8).view(pyarrow.string())
+    images, labels = draw(8, (8, 8, 3))
+    save_parquet(tmp_path / "train.parquet", images, labels, names=(), user=broken)
+    check(
+        "train.parquet: cannot be read as Parquet .*UTF8",
+        sources.parquet,
+        tmp_path / "train.parquet",
+        client_column="user",
+    )
+
+
+def test_labels_and_keys_of_many_digits(tmp_path):
+    (tmp_path / "table.csv").write_text(f"label,a\n1,2\n{'9' * 5000},3\n")
+    check("table.csv: row 1: label 9{30}, expected a class from 0", sources.table, tmp_path / "table.csv")
+    (tmp_path / "own.json").write_text(json.dumps({"9" * 5000: [0], "0": [1]}))
+    check("own.json: keys 9999", lambda path: partition.from_file(np.zeros(2, int), 2, path), tmp_path / "own.json")
+
+
+def test_folders_with_links_to_nothing_and_names_of_bytes(tmp_path):
+    root = tmp_path / "data"
+    for part in ("train", "test"):
+        save_classes(root / part, *draw(8, (8, 8, 3)))
+    link = root / "train" / "ant" / "loop.png"
+    link.symlink_to("loop.png")
+    check("loop.png: cannot be read as an image .*[Ll]oop|levels of symbolic links", sources.folder, root)
+    link.unlink()
+    os.mkdir(os.path.join(os.fsencode(root / "train" / "ant"), b"\xff"))
+    check(r"train/ant: the name b'\\xff' in it is not UTF-8; rename", sources.folder, root)
+    os.rmdir(os.path.join(os.fsencode(root / "train" / "ant"), b"\xff"))
+    deep = root / "train" / "ant" / "/".join(["a"] * 120)
+    deep.mkdir(parents=True)
+    check("a: more than 100 folders, one in another", sources.folder, root)
+
+
+def test_damaged_heaps_of_hdf5(tmp_path):
+    """An object of no size, at which the library waits for ever, and names that are no texts."""
+    files = [tff_hdf5(tmp_path / f"{name}.h5", u1={"snippets": ["to be"] * 3}) for name in ("train", "test")]
+    content = bytearray(files[0].read_bytes())
+    heap = content.index(b"GCOL")
+    content[heap + 16 : heap + 18], content[heap + 24 : heap + 32] = bytes(2), bytes(8)
+    files[0].write_bytes(content)
+    check_bounded(
+        "train.h5: cannot be read as HDF5 (a heap of texts",
+        "tff",
+        files[0],
+        test_file=str(files[1]),
+        task="next_character",
+    )
+    with h5py.File(files[0], "w") as stored:
+        stored[b"examples/\xff/snippets"] = [b"to be"]
+    check(
+        "train.h5: examples has client .*xff.*expected a name",
+        sources.tff,
+        files[0],
+        test_file=str(files[1]),
+        task="next_character",
+    )
+    with h5py.File(files[0], "w") as stored:
+        stored["examples/u1/snippets"] = [b"to be" * 100]
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole.replace(b"HEAP", b"PAEH"))
+    check("train.h5: ", sources.tff, files[0], test_file=str(files[1]), task="next_character")
