@@ -67,7 +67,8 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
             one writer at a time.
     """
     temporary = temporary or path.with_suffix(path.suffix + ".tmp")
-    with _opened(temporary, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with named(path), _opened(temporary, "wb", how) as file:
         yield file
         file.flush()
         _fsync(file.fileno())
@@ -76,6 +77,17 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
     else:
         os.replace(temporary, path)
     flush([path.parent])
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Has an error of the disk that names no file, such as that it is full, name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager

@@ -150,6 +150,14 @@ class StoreWriter:
             raise UserError(f"{what}: expected a name of one line")
         arrays = self._checked(what, inputs, labels)
         rows = len(arrays[_LABELS])
+        with files.named(self.folder):
+            self._write(name, rows, arrays)
+        self.done, self.rows = self.done + 1, self.rows + rows
+        self._since += sum(array.nbytes for array in arrays.values())
+        if self._since >= _COMMIT_BYTES:
+            self._commit()
+
+    def _write(self, name, rows, arrays):
         for file, array in arrays.items():
             self._file(file).write(array.data)
         pieces = {_SIZES: np.int64(rows).tobytes(), _NAMES: name.encode() + b"\n"}
@@ -157,16 +165,13 @@ class StoreWriter:
         for file, piece in pieces.items():
             self._file(file).write(piece)
             self._written.update(piece)
-        self.done, self.rows = self.done + 1, self.rows + rows
-        self._since += sum(array.nbytes for array in arrays.values())
-        if self._since >= _COMMIT_BYTES:
-            self._commit()
 
     def add_test(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Appends rows of the common test set; for arguments and errors, see ``add``."""
         arrays = self._checked("store: test rows", inputs, labels)
-        for file, array in arrays.items():
-            self._file(_TEST[file]).write(array.data)
+        with files.named(self.folder):
+            for file, array in arrays.items():
+                self._file(_TEST[file]).write(array.data)
         self._test_rows += len(arrays[_LABELS])
 
     def _checked(self, what, inputs, labels):
@@ -216,8 +221,9 @@ class StoreWriter:
 
     def _commit(self):
         """Makes what was added so far the point from which a writer resumes."""
-        for file in self._files.values():
-            file.flush()
+        with files.named(self.folder):
+            for file in self._files.values():
+                file.flush()
         files.flush(self.folder / name for name in self._files)
         self._since = 0
         self._note()

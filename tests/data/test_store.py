@@ -1,5 +1,6 @@
 """Stores on disk: what is written is read, an interrupted writer resumes to the same bytes, damage is named."""
 
+import errno
 import json
 import os
 import shutil
@@ -388,3 +389,15 @@ def test_links_and_pipes_in_the_place_of_files(folder, tmp_path):
         os.mkfifo(tmp_path / name / name)
         with pytest.raises(Damaged, match=name):
             open_store(tmp_path / name).test  # noqa: B018
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: .*/s'"), StoreWriter(tmp_path / "s", NAMES) as store:
+        store.add(*next(clients((3,))))
+        monkeypatch.setattr(StoreWriter, "_file", full)
+        store.add("d", IMAGES, np.array([0, 1]))
+    with pytest.raises(OSError, match=r"No space left on device: .*/file.json'"), files.whole(tmp_path / "file.json"):
+        full()
