@@ -437,14 +437,23 @@ class Store:
 
         For the arguments, see ``rows``; for errors, ``verify``.
         """
-        self.verify(ids, most)
         rows, sizes = self.rows(ids, most)
-        return self.inputs[rows], self.labels[rows], sizes
+        gathered = self.inputs[rows], self.labels[rows]
+        self.verify(ids, most, gathered)
+        return *gathered, sizes
 
-    def verify(self, ids: np.ndarray | None = None, most: int | None = None) -> None:
+    def verify(
+        self,
+        ids: np.ndarray | None = None,
+        most: int | None = None,
+        gathered: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
         """Compares the rows of some clients, by default of all, with their checksums.
 
-        For the arguments, see ``rows``.
+        Args:
+            ids, most: see ``rows``.
+            gathered: inputs and labels of these rows, one after another, which are compared if they are whole blocks;
+                else what is in the files.
 
         Raises:
             Damaged: they differ from what was written; the message names the client.
@@ -452,11 +461,16 @@ class Store:
         ids = np.arange(self.num_clients) if ids is None else np.asarray(ids)
         ids = ids[ids < self.num_clients]
         sizes, width = self.sizes[ids].astype(int), _rows_of_block(self.inputs)
-        counts = -(-(sizes if most is None else np.minimum(sizes, most)) // width)  # of blocks
+        taken = sizes if most is None else np.minimum(sizes, most)
+        begins, counts = self.offsets[ids], -(-taken // width)  # the first row, and the number of blocks, of a client
+        if gathered is None or ((taken < sizes) & (taken % width > 0)).any():
+            gathered = self.inputs, self.labels
+        else:
+            begins, sizes = np.cumsum(taken) - taken, taken
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # of a block of its client
-        firsts = np.repeat(self.offsets[ids], counts) + number * width
-        lasts = np.minimum(firsts + width, np.repeat(self.offsets[ids] + sizes, counts))
-        found = _checksums_of((self.inputs, self.labels), firsts, lasts)
+        firsts = np.repeat(begins, counts) + number * width
+        lasts = np.minimum(firsts + width, np.repeat(begins + sizes, counts))
+        found = _checksums_of(gathered, firsts, lasts)
         expected = self._checksums[np.repeat(self._first_blocks[ids], counts) + number]
         if found != expected.tobytes():
             wrong = (np.frombuffer(found, np.uint8).reshape(-1, SIZE) != expected).any(axis=1).argmax()

@@ -200,15 +200,17 @@ class _Host(NamedTuple):
         if not isinstance(examples.inputs, np.ndarray):
             return _Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
-        if self.is_on_disk:
-            self.rows.store.verify(np.concatenate(self._by_device(ids)), self.rows.most)
         is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
         counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
         rows = np.zeros(is_owned.shape, self.rows.dtype)
         rows[is_owned] = np.concatenate([np.arange(count) for count in counts])
         room = max(self.least_sent, min(self.num_sent, _power_of_two(int(counts.max()))))
-        owned = [self._owned(own) for own in self._by_device(ids)]
+        by_device = self._by_device(ids)
+        owned = [self._owned(own) for own in by_device]
         identities, inputs, labels = (self._padded(array, owned, room) for array in (None, *examples[:2]))
+        for place, own in enumerate(by_device if self.is_on_disk else ()):
+            part = slice(place * room, (place + 1) * room)
+            self.rows.store.verify(own, self.rows.most, (inputs[part], labels[part]))
         constants = client_map.replicate(examples._replace(inputs=(), labels=()))
         sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
         return _Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
