@@ -3,9 +3,10 @@
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 resumes where the first one stopped; ``--resume=must`` starts no new runs, ``--resume=never`` starts all of them again
-and moves the earlier ones to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (with a message for each;
-the same command tries them again), there was no space for files, or the report could not be written, 2 invalid input
-(a one-line message), 75 stopped by a signal after a checkpoint (run the same command to resume).
+and moves the earlier ones to the folder ``replaced``. With more rounds, a study goes on to these. Exit status: 0 done,
+1 some runs failed (with a message for each; the same command tries them again), there was no space for files, or the
+report could not be written, 2 invalid input (a one-line message), 75 stopped by a signal after a checkpoint (run the
+same command to resume).
 
 A config file is code: it is executed, with everything that it imports, with the permissions of the user.
 """
@@ -98,7 +99,7 @@ def _help_topic(arguments):
 
 
 def _help(topic):
-    text = manual.on_screen(topic, defined_flags([]))
+    text = manual.on_screen(topic, defined_flags())
     with contextlib.suppress(BrokenPipeError):  # ``| head``
         print(text if topic else f"{__doc__}\n{text}", flush=True)
     return 0
@@ -117,7 +118,7 @@ def _in_processes(options, arguments, study):
     check_privacy(study.cells)
     work = Work([*arguments, f"--workdir={study.folder}", "--workers=0", "--slurm="], study)
     console = Console()
-    if progress := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):
+    if progress := overview(study.runs, {run.name: last_round(run.folder) for run in study.runs}):
         console.note(progress)
     if options.slurm:
         jobs, have_ended = submit(work, options.slurm)

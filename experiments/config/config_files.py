@@ -1,14 +1,21 @@
-"""Finds config files: at the path on the command line, or among those that come with the project."""
+"""Finds config files, at the path on the command line or among those that come with the project, and executes them."""
 
 import difflib
+import importlib.util
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
+from experiments.config.errors import explain, is_interrupt
 from experiments.configs import base
 from fedjax_collapse.core.records import UserError
 
 CONFIGS = Path(base.__file__).resolve().parent
+_MODULE = "config_config"  # the name of a config file as a module, whatever that of the file
 _MOST = 3  # names that a message suggests
 _ROOT = CONFIGS.parents[1]  # messages show paths relative to it
 
@@ -38,6 +45,44 @@ def with_config_found(arguments: Sequence[str]) -> list[str]:
     found = find_config(f"--config={given}", name)
     options = given, f"--config={given}", f"-config={given}"
     return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]
+
+
+def without_config(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments without ``--config``.
+
+    Raises:
+        UserError: it is given twice.
+    """
+    given, left = config_argument(arguments), list(arguments)
+    for first in ("--config", "-config", f"--config={given}", f"-config={given}"):
+        if first in left:
+            place = left.index(first)
+            del left[place : place + 1 + (first in ("--config", "-config"))]
+            break
+    if again := config_argument(left):
+        raise UserError(f"--config is given twice, as {given} and {again}: expected one")
+    return left
+
+
+def load_config(argument: str) -> ConfigDict:
+    """Returns the config of ``--config=argument``: executes the file, and calls its ``get_config``.
+
+    Raises:
+        UserError: its code raises something, or returns something else.
+    """
+    path, *of_config = argument.split(":", 1)
+    loader = SourceFileLoader(_MODULE, path)
+    sys.modules[_MODULE] = module = importlib.util.module_from_spec(importlib.util.spec_from_loader(_MODULE, loader))
+    try:
+        loader.exec_module(module)
+        config = module.get_config(*of_config)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise error if isinstance(error, UserError) else UserError(f"--config={argument}: {explain(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")
+    return config
 
 
 def find_config(what: str, name: str) -> Path:

@@ -23,12 +23,12 @@ def command_line(docstring: str | None, parents: Sequence[Parser] = (), only: Se
     """
     usage = "%(prog)s --config=CONFIG [--config.KEY=VALUE ...] [--OPTION=VALUE ...]"
     parser = Parser(docstring, parents=parents, usage=usage)
-    values = defined_flags([])
+    values = defined_flags()
     configs = [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in config_files()]
     names = choices.OpenChoice(configs, "a file")
     parser.add_argument("--config", choices=names, metavar="CONFIG", help="a file, or a config of the project")
     for name in values:
-        if name not in ("config", _INTERNAL) and (name in only or not only):
+        if name != _INTERNAL and (name in only or not only):
             valid = values[name].parser.enum_values if isinstance(values[name], flags.EnumFlag) else None
             parser.add_argument(f"--{name}", choices=valid, help=_escaped(values[name].help))
     for key in keys():

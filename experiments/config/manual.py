@@ -142,7 +142,7 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         check_name("topic of --help", topic, {choice.name: choice for choice in found})
         return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
     configs = [_filled(f"  {relative(path):44} {first_line(path)}", 47) for path in config_files()]
-    options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
+    options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values]
     lines = [
         _filled(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55) + f"\n{_indented(key.meaning)}"
         for key in keys()

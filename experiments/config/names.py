@@ -9,13 +9,14 @@ or installed.
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from flax.linen import Module
 
 from experiments.config.errors import explain, is_interrupt
+from experiments.configs import base
 from fedjax_collapse import methods
 from fedjax_collapse.core import discovery, user_code
 from fedjax_collapse.core.options import WithOptions, check_value, hints, with_options
@@ -36,6 +37,12 @@ _RENAMED = {  # config keys of earlier versions
     "availability": "cohort.sampler=dict(name='available', probability=...)",
     "availability_period": "cohort.sampler=dict(name='available', period=...)",
     **{key: f"cohort.clock.{key}" for key in ("step_seconds", "step_spread", "upload_seconds", "deadline")},
+}
+_USUAL = {  # options by names that they often have elsewhere
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "wd": "weight_decay",
+    "local_epochs": "epochs",
 }
 _MANY = 25  # a message lists no more names next to the nearest one
 
@@ -190,18 +197,24 @@ def _as_tuple(value):
 
 
 def check_key(what: str, key: str, valid: Iterable[str]) -> None:
-    """Calls ``check_name`` for a config key; for a key of an earlier version the message names the new one."""
-    if key in _RENAMED and key not in (valid := list(valid)):
+    """Calls ``check_name`` for a config key; the message names the key that it is now, here, or in another section."""
+    valid = list(valid)
+    if key in _RENAMED and key not in valid:
         raise UserError(f"{what} {key!r}: it is {_RENAMED[key]} now")
-    check_name(what, key, valid)
+    usual = _USUAL.get(key, key)
+    elsewhere = [path for path in base.KEYS if path.rpartition(".")[2] == usual]
+    check_name(what, key, valid, nearest=[usual] if usual in valid else elsewhere if len(elsewhere) == 1 else [])
 
 
-def check_name(what: str, name: str, valid: Iterable[str]) -> None:
-    """Raises UserError for an unknown name, with the nearest valid one, and all valid names unless there are many."""
+def check_name(what: str, name: str, valid: Iterable[str], nearest: Sequence[str] = ()) -> None:
+    """Raises UserError for an unknown name, with the nearest valid one, and all valid names unless there are many.
+
+    ``nearest``: the nearest one if it is known, otherwise it is the one with the most letters in common.
+    """
     valid = sorted(valid)
     if name in valid:
         return
-    nearest = difflib.get_close_matches(str(name), valid, n=1)
+    nearest = nearest or difflib.get_close_matches(str(name), valid, n=1)
     guess = [f"did you mean {nearest[0]!r}?"] if nearest else []
     choices = [] if nearest and len(valid) > _MANY else [f"expected one of {', '.join(valid) or '(none)'}"]
     raise UserError(f"unknown {what} {name!r}: {' '.join(guess + choices)}")

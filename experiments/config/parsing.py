@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config.config_files import config_argument, with_config_found
-from experiments.config.errors import explain, is_interrupt, one_line
+from experiments.config.config_files import config_argument, load_config, with_config_found, without_config
+from experiments.config.errors import one_line
 from experiments.config.names import check_key, check_name
 from experiments.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
@@ -23,7 +23,6 @@ _OPTIONS = (
     "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server",
     "measurements", "privacy",
 )  # fmt: skip
-_WRAPPED = "Error whilst parsing config file"  # how ml_collections begins what it raises for a TypeError or ValueError
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
@@ -51,11 +50,12 @@ def parse(arguments: list[str]) -> Options:
     Raises:
         UserError: it is invalid.
     """
-    arguments = [_with_braces(argument) for argument in with_config_found(arguments)]
+    arguments = [_with_braces(_with_two_dashes(argument)) for argument in with_config_found(arguments)]
     find_own_modules(arguments)
     try:
-        new = _new_options(_unchanged(config_argument(arguments)), arguments)
-        values, rest = _parse_flags([argument for argument in arguments if argument not in new])
+        config = load_config(config_argument(arguments))
+        new = _new_options(config, arguments)
+        values, rest = _parse_flags(config, [argument for argument in without_config(arguments) if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
         config = plain(values.config)
@@ -75,33 +75,17 @@ def parse(arguments: list[str]) -> Options:
     return Options(**options | dict(config=config, seed=seed))
 
 
-def _unchanged(argument):
-    """Returns the config of ``--config=argument``; what its code raises becomes a UserError."""
-    try:
-        config = _parse_flags([f"--config={argument}"])[0].config
-        hasattr(config, "lock")  # raises an OSError of the code, which came instead of a config
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        while isinstance(error, flags.IllegalFlagValueError) or str(error).startswith(_WRAPPED):
-            error = error.__context__
-        raise error if isinstance(error, UserError) else UserError(f"--config={argument}: {explain(error)}") from error
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")
-    return config
-
-
-def _parse_flags(arguments):
-    """Returns the flags' values, and the remaining arguments."""
+def _parse_flags(config, arguments):
+    """Returns the flags' values, among them those of the config, which is changed, and the remaining arguments."""
     command = ["launch.py", *arguments]
-    values = defined_flags(command)
+    values = defined_flags()
+    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
     return values, values(command)[1:]
 
 
-def defined_flags(command: list[str]) -> flags.FlagValues:
-    """Returns the launcher's flags."""
+def defined_flags() -> flags.FlagValues:
+    """Returns the launcher's flags, but for ``--config``."""
     values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_string("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
@@ -154,9 +138,9 @@ def find_own_modules(arguments: list[str]) -> None:
 def _new_options(config, arguments):
     """Returns path and value of every ``--config.a.b=value`` that the config lacks, by argument.
 
-    Also returns fractions in place of integers, such as epochs; whether they are valid is checked later, with all
-    options. Only sections whose keys are options, such as ``partition`` or ``network``, may get new keys, which are
-    checked when their objects are built.
+    Also returns fractions in place of integers, such as epochs, None in place of anything, and anything in place of
+    None; whether they are valid is checked later, with all options. Only sections whose keys are options, such as
+    ``partition`` or ``network``, may get new keys, which are checked when their objects are built.
     """
     new = {}
     for argument in arguments:
@@ -177,14 +161,20 @@ def _new_options(config, arguments):
                 check_key(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
                 node = node[key]
             else:
-                if isinstance(node, ConfigDict) and not isinstance(_literal(text), dict):
+                value = _literal(text)
+                if isinstance(node, ConfigDict) and not isinstance(value, dict):
                     raise UserError(
                         f"--config.{name}={text}: expected --config.{name}.name={text}, or a dict(key=value, ...) in "
                         "quotes"
                     )
-            if type(node) is int and isinstance(value := _literal(text), float):
-                new[argument] = path, value
+                if value is None or node is None or (type(node) is int and isinstance(value, float)):
+                    new[argument] = path, value
     return new
+
+
+def _with_two_dashes(argument):
+    """Returns ``--config.key=value`` for ``-config.key=value``, which flags may be, too."""
+    return f"-{argument}" if argument.startswith("-config.") else argument
 
 
 def _with_braces(argument):

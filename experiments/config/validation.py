@@ -110,7 +110,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
         check_value(f"config.{key}", config.get(key, {}), kind_of_key(key, default))
     for section, kinds in _SECTIONS.items():
         for key, value in config[section].items():
-            check_name(f"config key of {section}", key, kinds)
+            check_key(f"config key of {section}", key, kinds)
             choices = next(iter(getattr(kinds[key], "__metadata__", ())), None)
             if isinstance(value, str) and isinstance(choices, tuple):
                 check_name(f"{section}.{key}", value, choices)

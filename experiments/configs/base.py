@@ -29,7 +29,12 @@ class Key(NamedTuple):
 
 
 KEYS = {  # sections with dots
-    "rounds": Key(30, "rounds of a run", "counted"),
+    "rounds": Key(
+        30,
+        "rounds of a run; a study that is started again with more, in its --workdir, goes on to them, or says in one "
+        "line why it would not equal a study that had them from its start",
+        "counted",
+    ),
     "seeds": Key((0,), "a run for each setting, arm and seed", "counted"),
     "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config", "counted"),
     "settings": Key(

@@ -23,7 +23,8 @@ def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -
     """Claims the folder for this config and this process, or several that share it; otherwise leaves it unchanged.
 
     The config may have arms, settings, seeds and values of a sweep that the folder's config lacks: these have runs of
-    their own. Yields a function that returns whether no other process is left in the folder.
+    their own. It may have more rounds, which ``more_rounds.py`` checks. Yields a function that returns whether no other
+    process is left in the folder.
     """
     content = json.loads(json.dumps(config))
     with contextlib.ExitStack() as stack:
@@ -38,15 +39,24 @@ def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -
         yield is_last
 
 
+def config_in(workdir: Path) -> dict[str, Any]:
+    """Returns the config of the study in a folder; empty if it holds none.
+
+    Raises:
+        UserError: the config cannot be read, or is invalid.
+    """
+    if not (workdir / CONFIG).exists():
+        return {}
+    try:
+        return read_config(workdir)
+    except UserError as error:
+        raise UserError(f"{error}; choose another --workdir") from error
+
+
 def _check_free(workdir, content):
     """Raises UserError if the folder contains the study of another config, or something else."""
-    path = workdir / CONFIG
-    if path.exists():
+    if known := config_in(workdir):
         defaults = json.loads(json.dumps(plain(base.get_config())))  # for keys that the folder's version did not have
-        try:
-            known = read_config(workdir)
-        except UserError as error:
-            raise UserError(f"{error}; choose another --workdir") from error
         there, here = defaults | known, defaults | content
         there, here = flatten(there), flatten(_without_additions(here, there))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
@@ -58,14 +68,23 @@ def _check_free(workdir, content):
 
 
 def _without_additions(here, there):
-    """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, and what tables show of them."""
+    """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, rounds, and what tables show."""
     common = here | {name: there[name] for name in ("means", "paper")}
     for name in ("arms", "settings"):
         if there[name]:  # otherwise the folders of its runs would change
             common[name] = {key: value for key, value in here[name].items() if key in there[name]}
     of_sweep = flatten(there["sweep"])
     common["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
-    return common | {"seeds": _within(here["seeds"], there["seeds"])}
+    common["settings"] = {
+        name: _rounds_of(there["settings"].get(name), own) for name, own in common["settings"].items()
+    }
+    return _rounds_of(there, common) | {"seeds": _within(here["seeds"], there["seeds"])}
+
+
+def _rounds_of(there, here):
+    """Returns ``here`` with the rounds of ``there`` if these are fewer."""
+    rounds = (there or {}).get("rounds"), here.get("rounds")
+    return here if None in rounds else here | {"rounds": min(rounds)}
 
 
 def _within(values, known):

@@ -14,6 +14,7 @@ from experiments.folder import LOCK, REPLACED, TOGETHER, is_finished, run_folder
 from experiments.results.reading import layouts_of, read_starts
 from experiments.results.up_to_date import read_made_from
 from experiments.study.groups import Plan
+from experiments.study.more_rounds import check_more_rounds, is_done
 from experiments.study.preparing import Federations, by_setting
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
@@ -26,7 +27,12 @@ _HINT = "restore what has changed, start again with --resume=never, which sets s
 
 
 def check_resume(choice: str, study: StudySpec) -> None:
-    """Raises UserError if ``must`` is chosen and the folder has nothing of one of the runs."""
+    """Checks whether the runs in the folder can be resumed.
+
+    Raises:
+        UserError: ``must`` is chosen and the folder has nothing of one of the runs, or as ``check_more_rounds``.
+    """
+    check_more_rounds(study)
     missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:
         raise UserError(
@@ -43,7 +49,7 @@ def done_runs(study: StudySpec) -> list[int]:
     otherwise resume together with them.
     """
     made_from = read_made_from(study.folder)
-    finished = {run.name: run.folder for run in study.runs if is_finished(run.folder)}
+    finished = {run.name: run.folder for run in study.runs if is_done(run)}
     done = {name for name, folder in finished.items() if made_from.is_unchanged(study.folder, folder)}
     settings = by_setting(study.runs)
     for runs in settings.values() if len(settings) > 1 else ():

@@ -16,6 +16,7 @@ from experiments.study.console import Console
 from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.lock import one_at_a_time, taken
+from experiments.study.more_rounds import reopen
 from experiments.study.preparing import (
     Examples,
     by_setting,
@@ -85,6 +86,7 @@ def run_study(
     except _Stopped:
         return False
     with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
+        processes.broadcast_from_first(lambda: reopen(study))
         if len(done) < len(study.runs):
             processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
@@ -182,7 +184,7 @@ def _all_groups(start, setting, runs) -> list[Group]:
         groups = make_groups(left, start.plans, start.examples.of(setting))
     first_rounds = {run.name: 0 for run in runs} | {n: group.first_round for group in groups for n in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
-    if progress := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):
+    if progress := processes.broadcast_from_first(lambda: overview(runs, first_rounds)):
         start.console.note(progress)
     return groups
 

@@ -8,7 +8,8 @@ from typing import Any
 from experiments.config.cells import CellName, RunName, cells_of, means_of
 from experiments.config.errors import one_line
 from experiments.config.paper import paper_of
-from experiments.folder import REPORT, SUMMARY, is_finished, run_folder
+from experiments.config.resolving import RunSpec
+from experiments.folder import REPORT, SUMMARY, run_folder
 from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
@@ -21,6 +22,7 @@ from experiments.results.up_to_date import read_made_from, record_made_from, sta
 from experiments.results.verdict import verdict
 from experiments.study.console import Console
 from experiments.study.failures import read_failure
+from experiments.study.more_rounds import is_done
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.history import write_json
 
@@ -58,17 +60,16 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
     return []
 
 
-def overview(workdir: Path, first_rounds: Mapping[RunName, int]) -> str:
+def overview(runs: Iterable[RunSpec], first_rounds: Mapping[RunName, int]) -> str:
     """Returns one line about how many runs are finished, failed, unfinished or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}
-    for (cell, seed), first_round in first_rounds.items():
-        run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
-        if is_finished(run):
+    for run in runs:
+        if is_done(run):
             kinds.setdefault("finished", []).append("")
-        elif read_failure(run):
-            kinds.setdefault("failed before", []).append(name)
-        elif first_round:
-            kinds.setdefault("unfinished", []).append(f"{name} after round {first_round}")
+        elif read_failure(run.folder):
+            kinds.setdefault("failed before", []).append(str(run))
+        elif first_round := first_rounds[run.name]:
+            kinds.setdefault("unfinished", []).append(f"{run} after round {first_round}")
         else:
             kinds.setdefault("new", []).append("")
     counts = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from experiments.config.cells import RunName
 from experiments.config.resolving import RunSpec, StudySpec
-from experiments.folder import ERROR_LOG, LOCK, METRICS, TIMING, is_finished
+from experiments.folder import ERROR_LOG, LOCK, METRICS, TIMING
 from experiments.results.metrics import headline_in, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study import machine
@@ -27,6 +27,7 @@ from experiments.study.console import ROUNDS_PER_LINE, Console
 from experiments.study.eta import Pace, duration
 from experiments.study.failures import read_failure, write_failure
 from experiments.study.lock import holder, only_process_in
+from experiments.study.more_rounds import is_done
 from fedjax_collapse.storage.rows import last_row
 
 _PAUSE = 0.5  # seconds between two checks of the workers
@@ -112,7 +113,7 @@ def failures(runs: Iterable[RunSpec]) -> list[str]:
     """Returns a message for every run without a result."""
     lines = []
     for run in runs:
-        if not is_finished(run.folder):
+        if not is_done(run):
             line = read_failure(run.folder)
             lines.append(f"{line}; log: {run.folder / ERROR_LOG}" if line else f"{run}: not finished; start it again")
     return lines
@@ -188,7 +189,7 @@ class _Workers:
         known = {int(number) for number in signal.Signals}
         how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
         for run in self._runs:
-            is_open = not is_finished(run.folder) and read_failure(run.folder) is None
+            is_open = not is_done(run) and read_failure(run.folder) is None
             if is_open and holder(run.folder, self._share) == worker.pid:
                 write_failure(
                     run.folder, f"{run}: its process was ended {how}; SIGKILL may mean that memory was exhausted"
@@ -216,7 +217,7 @@ class _Progress:
         self._runs, self._processes, self._console, self._pace = work.study.runs, processes, console, Pace()
         self._rounds = {run.name: last_round(run.folder) for run in self._runs}
         self._start, self._shown, self._timed = (dict(self._rounds) for _ in range(3))  # their last rounds that were
-        self._done = {run.name for run in self._runs if is_finished(run.folder)}
+        self._done = {run.name for run in self._runs if is_done(run)}
         self._failed = {run.name for run in self._runs if read_failure(run.folder)} - self._done  # of an earlier start
 
     def left(self) -> dict[RunName, int]:
@@ -238,17 +239,17 @@ class _Progress:
         return sum(self._rounds.values()) - before
 
     def _show_round(self, run):
-        row, is_done = last_row(run.folder / METRICS), is_finished(run.folder)
+        row, is_over = last_row(run.folder / METRICS), is_done(run)
         round, rounds, shown = row.get("round", 0), run.cell.values["rounds"], self._shown[run.name]
         self._rounds[run.name] = round
         self._time(run)
-        if is_done:
+        if is_over:
             self._done.add(run.name)
-        if is_done or round >= shown + ROUNDS_PER_LINE or round > 0 == shown:
+        if is_over or round >= shown + ROUNDS_PER_LINE or round > 0 == shown:
             self._shown[run.name] = round
             metric = headline_in(row)
             score = metric.say([row.get(metric.name)])
-            ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
+            ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_over
             left = self.left()
             own = duration(self._pace.seconds({run.name: left[run.name]}, is_compiled=True))
             study = duration(self._pace.seconds_divided(left, self._processes))

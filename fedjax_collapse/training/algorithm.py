@@ -22,7 +22,7 @@ from fedjax_collapse.methods.base import Method, check_hooks
 from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
-from fedjax_collapse.training.optimizers import check_optimizer
+from fedjax_collapse.training.optimizers import check_matrices, check_optimizer
 
 # hooks that at most one method may have
 _EXCLUSIVE = (
@@ -180,6 +180,12 @@ class FedAvg:
                 model.mask(part)
             except UserError as error:
                 raise UserError(f"{setting}: {error}") from error
+        for what, made_by, untrained in (
+            ("LocalTraining: optimizer", training.optimizer, model.mask(training.frozen_part())),
+            ("FedAvg: server_optimizer", self.server_optimizer, self.fixed(model)),
+        ):
+            if made_by is not None:
+                check_matrices(what, made_by, masks.without(untrained, model.variable_shapes()).params)
         for method in self.methods.values():
             method.check_with(training, self.private_part, model)
         if self._stacking and all(jax.tree.leaves(self.unsent(model).params)):

@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.options import WithOptions, check_value, hints, shown
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import PyTree, UserError
 
 _KNOWN = ("optax", "fedjax_collapse")  # where every option is a parameter
 
@@ -46,6 +48,24 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
             function, args, options | given, name
         ):
             raise UserError(f"{what}: {name} {shown(value)} has no effect with the other options; leave it out")
+
+
+def check_matrices(what: str, made_by: jax.tree_util.Partial, params: PyTree) -> None:
+    """Checks that Muon, which trains all but matrices with Adam, trains the kernels of a network.
+
+    Raises:
+        UserError: it would train one with Adam, and was not told which axes of it are those of a matrix.
+    """
+    function, options = _function_and_options(made_by)
+    if function is not optax.contrib.muon or options.get("muon_weight_dimension_numbers") is not None:
+        return
+    for path, leaf in masks.by_path(params).items():
+        if leaf.ndim > 2:
+            raise UserError(
+                f"{what} muon: it orthogonalises matrices only, and would train {path}, of {leaf.ndim} axes, with "
+                "Adam; expected a network without convolutions, such as mlp, another optimizer, or a function of "
+                "yours that gives muon its muon_weight_dimension_numbers"
+            )
 
 
 def check_schedule(what: str, schedule: jax.tree_util.Partial) -> None:

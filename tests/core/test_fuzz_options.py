@@ -231,13 +231,26 @@ def test_what_is_right_works(file, line):
         ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
         ("1 / 0", "^--config=.*: ZeroDivisionError: division by zero$"),
         ("int('x')", "^--config=.*: ValueError: invalid literal for int[^:]*: 'x'$"),
-        ("open('absent')", "^--config=.*: OSError: .*No such file or directory: 'absent'$"),
+        ("open('absent')", "^--config=.*: FileNotFoundError: .*No such file or directory: 'absent'$"),
         ("from fedjax_collapse import UserError; raise UserError('expected smoke')", "^expected smoke$"),
     ],
 )
 def test_config_files_that_return_something_else(file, line, message):
     with pytest.raises(UserError, match=message):
         launch.parse([f"--config={changed(file, line)}"])
+
+
+def test_a_config_file_is_executed_once_and_as_a_module(tmp_path, recwarn):
+    (tmp_path / "counted.py").write_text(
+        "import dataclasses\nfrom pathlib import Path\nfrom experiments.configs import base\n"
+        "@dataclasses.dataclass\nclass Own:\n    rounds: 'int' = 3\n"
+        "def get_config(arg):\n    config = base.get_config()\n    config.rounds = Own().rounds\n"
+        "    with Path(arg).open('a') as file:\n        file.write('x')\n    return config\n"
+    )
+    argument = f"--config={tmp_path / 'counted.py'}:{tmp_path / 'count'}"
+    config = launch.parse([argument, "--config.clients=7", "--config.partition.min_size=3"]).config
+    assert (config["rounds"], config["clients"], (tmp_path / "count").read_text()) == (3, 7, "x")
+    assert not [warning for warning in recwarn if "load_module" in str(warning.message)]
 
 
 def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):

@@ -218,6 +218,26 @@ def test_optimizers_that_are_fine(optimizer):
     LocalTraining(optimizer=optimizer).check()
 
 
+def test_muon_trains_matrices(model, network):
+    """It would train other kernels with Adam: that is an error, unless they are frozen or it knows their axes."""
+    muon = constructor(optax.contrib.muon)
+    for what, algorithm in (
+        ("LocalTraining: optimizer", FedAvg(LocalTraining(optimizer=muon))),
+        ("FedAvg: server_optimizer", FedAvg(server_optimizer=constructor(optax.contrib.muon, learning_rate=1.0))),
+    ):
+        algorithm.check(network)
+        with pytest.raises(UserError, match=f"{what} muon: .* would train Conv_0/kernel, of 4 axes, with Adam; expect"):
+            algorithm.check(model)
+        algorithm.replace(training=algorithm.training.replace(freeze="body")).check(model)
+
+    def of_kernels(params):
+        axes = optax.contrib.MuonDimensionNumbers((0, 1, 2), 3)
+        return jax.tree.map(lambda leaf: axes if leaf.ndim == 4 else None, params)
+
+    told = constructor(optax.contrib.muon, muon_weight_dimension_numbers=of_kernels)
+    FedAvg(LocalTraining(optimizer=told)).check(model)
+
+
 class Shaped(linen.Module):
     """Outputs of wrong shapes."""
 

@@ -293,14 +293,15 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
     assert set(cells) == {*CELLS, "iid/third", "few 0.5/third"}
     assert set(trained) == {(cell, seed, 1 + (cell[0] == "f")) for cell in cells for seed in (0, 1)}
     assert list(json.loads((tmp_path / "summary.json").read_text())) == cells
-    kept = (tmp_path / "config.json").read_text()
+    kept, shorter = (tmp_path / "config.json").read_text(), make_config().settings.to_dict()
+    shorter["few 0.5"]["rounds"] = 1
     for change, words in (
         (dict(seeds=(1, 2)), r"seeds is \[1, 0\] there, \[1, 2\] here"),
         (dict(sweep={SWEPT: (0.25,)}), r"sweep.methods.* is \[0.5, 0.25\] there, \[0.25\] here"),
         (dict(settings={}, means={}), "settings.iid.partition.name is iid there, None here"),
         (dict(arms=make_config().arms), "arms.third is {} there, None here"),
         (dict(arms=make_config().arms.to_dict() | dict(third=dict(clients=2))), "arms.third.clients is None there, 2"),
-        (dict(rounds=4), "^[^;]* rounds is 1 there, 4 here; choose another --workdir$"),
+        (dict(settings=shorter), "^[^;]* settings.few 0.5.rounds is 2 there, 1 here; choose another --workdir$"),
     ):
         with pytest.raises(UserError, match=words):
             study.run_study(resolve(grown(**change), tmp_path))

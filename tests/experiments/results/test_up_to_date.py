@@ -105,7 +105,7 @@ def test_runs_without_anything_to_do(finished):
         return SimpleNamespace(
             folder=folder / setting / arm / f"seed{seed}",
             name=RunName(f"{setting}/{arm}", seed),
-            cell=SimpleNamespace(setting=setting),
+            cell=SimpleNamespace(setting=setting, values={"rounds": 1, "stop_at_accuracy": 0.0}),
         )
 
     study = SimpleNamespace(folder=folder, runs=[run("b", "base", 0), run("b", "base", 1)])

@@ -1,6 +1,7 @@
 """The launcher as a user meets it: a study from one command, resuming, and every wrong input in one line."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import small_studies
 from small_studies import tree, write_config
 
 from experiments import launch
+from experiments.config import build
 from experiments.config.resolving import resolve, resolve_arm
-from experiments.configs import quickstart
+from experiments.configs import base, quickstart
 from experiments.results import page
 from experiments.results.metrics import SUMMARISED
 from experiments.results.page import write_report
@@ -86,9 +88,9 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert "all 4 runs are finished" in output and f"report: {study}/report.html (up to date)" in output
     assert "effective rank" in output.lower() and "starts" not in output
 
-    assert start(config_file, "--config.seeds=(0,1)", "--config.rounds=3", workdir=study) == 2
+    assert start(config_file, "--config.seeds=(0,1)", "--config.rounds=1", workdir=study) == 2
     error = capsys.readouterr().err
-    assert "rounds is 2 there, 3 here" in error and error.count("\n") == 1
+    assert "rounds is 2 there, 1 here; choose another --workdir" in error and error.count("\n") == 1
     assert tree(study) == before
 
 
@@ -102,6 +104,21 @@ def test_options_that_the_config_does_not_have_yet():
     assert (partition["min_size"], partition["name"], arm["data"]["seed"]) == (5, "dirichlet", 3)
     with pytest.raises(UserError, match="--config is missing"):
         launch.parse([])
+
+
+def test_none_on_the_command_line(tmp_path):
+    """In place of a value and the other way round, as by default; of what it may not be, the schema says so."""
+    config = launch.parse([QUICKSTART, "-config.partition.seed=None", "--config.on_nan=None"]).config
+    assert config["partition"]["seed"] is None and config["on_nan"] is None
+    file = write_config(tmp_path, "config.update(on_nan=None)", "config.training.steps = None")
+    config = launch.parse([file, "--config.on_nan=continue", "--config.training.steps=3"]).config
+    assert config["on_nan"] == "continue" and config["training"]["steps"] == 3
+    for key in (key for key in base.KEYS if key not in ("sweep", "partition.seed", "on_nan")):
+        try:
+            study = resolve(launch.parse([QUICKSTART, f"--config.{key}=None"]).config, Path())
+            build.algorithm(study.cells[0].values)
+        except UserError as error:
+            assert re.search(rf"{key.rpartition('.')[2]}\b.*: expected", str(error)) and "\n" not in str(error)
 
 
 def test_values_may_be_written_as_in_a_config_file():
@@ -180,6 +197,11 @@ def test_a_run_that_diverges_stops_with_one_line(tmp_path, capsys):
 WRONG = {
     "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
     "unknown nested key of no options": (["--config.engine.layoutt=3"], "layoutt", "did you mean 'layout'"),
+    "with one dash": (["-config.clip=0"], "unknown config key in --config.clip: 'clip': expected one of arms"),
+    "a usual name": (["-config.training.lr=0.1"], "'lr': did you mean 'learning_rate'? expected one of batch_size"),
+    "a usual name without its section": (["--config.lr=0.1"], "'lr': did you mean 'training.learning_rate'?"),
+    "a key of another section": (["--config.server.epochs=1"], "'epochs': did you mean 'training.epochs'?"),
+    "two configs": (["--config=pfllib"], "--config is given twice, as", "pfllib: expected one"),
     "unknown new option": (["--config.methods.feddecorr.strenth=1.0"], "did you mean 'strength'"),
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
     "wrong type of a tuple": (["--config.seeds=five"], "seeds"),

@@ -150,7 +150,7 @@ def test_cores_and_gpus_are_divided(monkeypatch):
 
 def test_the_time_left_is_of_what_processes_do_at_the_same_time(tmp_path, capsys):
     """By the seconds in the files of the runs; one run is not divided."""
-    cell = Cell("", "only", {"rounds": 10, "evaluate_every": 2})
+    cell = Cell("", "only", {"rounds": 10, "evaluate_every": 2, "stop_at_accuracy": 0.0})
     study = StudySpec({}, tmp_path, (cell,), tuple(RunSpec(cell, seed, tmp_path / f"seed{seed}") for seed in range(3)))
     progress = workers._Progress(workers.Work([], study), 2, Console())
 
@@ -165,8 +165,9 @@ def test_the_time_left_is_of_what_processes_do_at_the_same_time(tmp_path, capsys
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("left 0:40 (study 1:40)")  # 5 s for each of 8 + 10 + 10 rounds, twice 30 s, in two processes
     assert last.endswith("left 0:08 (study 1:14)")
-    (study.runs[0].folder / "summary.json").write_text("{}")
     (study.runs[1].folder).mkdir()
-    (study.runs[1].folder / "summary.json").write_text("{}")
-    assert evaluate(2, 2, compile=None, train=None, evaluate=None) == 2
+    for run in study.runs[:2]:
+        (run.folder / "metrics.jsonl").write_text('{"round": 10}\n')
+        (run.folder / "summary.json").write_text("{}")
+    assert evaluate(2, 2, compile=None, train=None, evaluate=None) == 2 + 10 + 2
     assert capsys.readouterr().out.splitlines()[-1].endswith("left 0:32 (study 0:32)")
