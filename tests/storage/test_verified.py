@@ -27,7 +27,7 @@ from fedjax_collapse import (
     simulate,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
 TABLE = re.findall(r"^\| (`[^|]*) \| (?:SHA-256|XXH3|compared|their sum|not)", PAGE, re.MULTILINE)

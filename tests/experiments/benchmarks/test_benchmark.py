@@ -233,10 +233,12 @@ def test_rounds_of_methods_and_augmentations_run(monkeypatch):
 
 
 def test_storages_are_compared_with_the_host(monkeypatch):
-    for name, value in dict(CLIENTS=30, COHORT=3, ROUNDS_AT_ONCE=2, STORAGES=("host", "disk, cold")).items():
+    for name, value in dict(
+        CLIENTS=30, COHORT=3, ROUNDS_AT_ONCE=2, STORAGES=("host", "disk, cold", "disk, unverified")
+    ).items():
         monkeypatch.setattr(storage_rounds, name, value)
     found = overheads.measure("storage", 5, jax.config.jax_num_cpu_devices)
-    assert [row["storage"] for row in found] == ["host", "disk, cold"]
+    assert [row["storage"] for row in found] == ["host", "disk, cold", "disk, unverified"]
     assert found[0]["overhead"] == {"median": 1.0, "min": 1.0, "max": 1.0} and found[1]["overhead"]["median"] > 0
     assert tables.table("storage", found).splitlines()[-1].startswith("disk")
 
