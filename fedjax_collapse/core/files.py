@@ -19,13 +19,14 @@ from fedjax_collapse.core.records import UserError
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # from file systems without fsync, mostly for folders
 
 
-def reading(path: Path) -> BinaryIO:
+def reading(path: Path, follows_links: bool = False) -> BinaryIO:
     """Opens a regular file for reading in binary mode.
 
     Raises:
+        UserError: it is a link, and ``follows_links`` is False.
         OSError: it cannot be opened, or is not a regular file.
     """
-    return _opened(path, "rb", os.O_RDONLY)
+    return _opened(path, "rb", os.O_RDONLY if follows_links else os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def writing(path: Path, is_new: bool = False) -> BinaryIO:

@@ -126,7 +126,7 @@ def _start_from(model: Model, variables: Variables, key: Key, weights: Weights, 
 def _read(file):
     """Returns the arrays of a file by name; pickle is not read."""
     try:
-        with files.reading(file) as opened:
+        with files.reading(file, follows_links=True) as opened:
             is_zip = opened.read(2) == b"PK"
             opened.seek(0)
             if not is_zip:

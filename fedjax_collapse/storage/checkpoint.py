@@ -204,7 +204,7 @@ def _hashes(path):
     """Returns the SHA-256 of every file of a checkpoint except the file that stores them."""
     hashes = {}
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file != path / _SEAL):
-        with file.open("rb") as stream:
+        with files.reading(file) as stream:
             hashes[file.relative_to(path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
     return hashes
 

@@ -60,7 +60,7 @@ def read_safetensors(file: Path | str) -> dict[str, np.ndarray]:
         UserError: safetensors is not installed, or the file cannot be read; as in ``check_names``.
     """
     try:
-        files.reading(Path(file)).close()  # only regular files
+        files.reading(Path(file), follows_links=True).close()  # only regular files
         arrays = _safetensors().load_file(file)
     except UserError:
         raise

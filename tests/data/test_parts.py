@@ -222,3 +222,24 @@ def test_a_client_without_a_name_is_an_error(tmp_path, kind):
     if kind == "parquet":
         with pytest.raises(UserError, match=message):
             open_stream(f"parquet:{tmp_path}", dict(client_column="by"))
+
+
+def test_files_of_several_kinds(tmp_path):
+    for name in ("train.csv", "test.tsv", "words.parquet"):
+        (tmp_path / name).write_text("text,label\na,1\nb,0\n")
+    check("it has parts in files of several kinds, CSV, TSV; move those of all but one", sources.texts, tmp_path)
+    (tmp_path / "test.tsv").rename(tmp_path / "test.csv")
+    assert len(sources.texts(tmp_path, vocabulary_size=2).images) == 2
+
+
+def test_what_hugging_face_leaves_beside_its_data(tmp_path):
+    """``cache-*.arrow``, of ``map``."""
+    for part in ("train", "test"):
+        save_parquet(tmp_path / f"{part}.parquet", *EXAMPLES[part])
+        table = pyarrow.parquet.read_table(tmp_path / f"{part}.parquet")
+        (tmp_path / "data" / part).mkdir(parents=True)
+        for name in ("data-00000-of-00001", "cache-1b2c3d"):
+            with pyarrow.ipc.new_stream(tmp_path / "data" / part / f"{name}.arrow", table.schema) as stream:
+                stream.write_table(table)
+    with pytest.warns(UserWarning, match=r"test/cache-1b2c3d.arrow, train/cache-1b2c3d.arrow not read, as no part"):
+        assert_parts(sources.arrow(tmp_path / "data"), "train", "test")

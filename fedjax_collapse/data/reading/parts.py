@@ -75,7 +75,7 @@ def find_files(path: str | Path, kind: str, validation: str) -> tuple[list[Path]
     data_sets: dict[str, Path] = {}
     others = []
     for file in files:
-        name, data_set = _part_and_data_set(file)
+        name, data_set = part_and_data_set(file)
         if not name:
             others.append(file)
             continue
@@ -97,8 +97,13 @@ def find_files(path: str | Path, kind: str, validation: str) -> tuple[list[Path]
     return choose(path, {part: own[names[part]] for part, own in found.items()}, names, validation)
 
 
-def _part_and_data_set(file):
-    """Returns the name of the part that a file is of, empty if of none, and that of its data set."""
+def part_and_data_set(file: Path) -> tuple[str, str]:
+    """Returns the name of the part that a file is of, empty if of none, and that of its data set; by its relative path.
+
+    Hugging Face's ``map`` leaves ``cache-*.arrow`` next to what it has read.
+    """
+    if file.name.startswith("cache-"):
+        return "", ""
     folders = file.parts[:-1]
     above = folders[:-1] if folders and folders[-1].lower() in PARTS else folders
     if match := _OF_A_PART.fullmatch(file.name):

@@ -101,7 +101,10 @@ def _tables_in(folder, config, is_other=False):
 
 
 def _listed(folder):
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # also without permission
+        return []
 
 
 def _how_to_get(name):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import check_is_file
-from fedjax_collapse.data.reading.parts import find_files
+from fedjax_collapse.data.reading.parts import find_files, part_and_data_set
 from fedjax_collapse.data.reading.tabular import check_columns
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
 
@@ -19,12 +19,17 @@ def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path
     """Returns the kind of a file, or of the files in a folder, and those of the training and of the test part.
 
     Raises:
-        UserError: as in ``find_files``.
+        UserError: as in ``find_files``; if there are parts in files of several kinds.
     """
-    files = [path] if path.is_file() else path.rglob("*")
-    found = {file.suffix.lower() for file in files}
-    kind = next((kind for kind in _OPEN if f".{kind.lower()}" in found), "Parquet")
-    return kind, *find_files(path, kind, validation)
+    found = [path.relative_to(path.parent)] if path.is_file() else [file.relative_to(path) for file in path.rglob("*")]
+    parts = [file for file in found if part_and_data_set(file)[0]] or found
+    suffixes = {file.suffix.lower() for file in parts}
+    kinds = [kind for kind in _OPEN if f".{kind.lower()}" in suffixes] or ["Parquet"]
+    if len(kinds) > 1:
+        raise UserError(
+            f"{path}: it has parts in files of several kinds, {', '.join(kinds)}; move those of all but one"
+        )
+    return kinds[0], *find_files(path, kinds[0], validation)
 
 
 def read_table(file: Path, kind: str) -> Any:
