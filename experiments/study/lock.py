@@ -9,11 +9,6 @@ from experiments.folder import LOCK, START_LOCK
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
-
 
 @contextlib.contextmanager
 def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[], bool]]:
@@ -40,8 +35,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     """Waits until no other process is in such a section, which protects files that all processes of a folder write."""
     with files.appending(folder / START_LOCK) as file:
         with contextlib.suppress(OSError):
-            if fcntl:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            files.lock(file, waits=True)
         yield
 
 
@@ -77,12 +71,7 @@ def _is_locked(file, shared=False, must=False):
     """Returns whether this process has the lock now, or files cannot be locked."""
     must = must or shared
     try:
-        if fcntl:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        elif must:
-            raise OSError("this system has no fcntl")
-    except BlockingIOError:
-        return False
+        return files.lock(file, shared)
     except OSError as error:
         if must:
             raise UserError(f"{file.name}: files cannot be locked here ({error}), so runs cannot be divided") from error

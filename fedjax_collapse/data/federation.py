@@ -258,8 +258,8 @@ class Federation(NamedTuple):
         task = store.facts["task"]
         pad = PAD if task in OF_TOKENS else None
         if storage != "disk":
-            store.verify()
             inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped
+            store.verify(gathered=(inputs, labels))
             made = cls.from_inputs(
                 inputs, labels, rows_of(stored), *test, mean, std, store.class_names, storage=storage, pad=pad
             )

@@ -8,7 +8,6 @@ store reads the index, a few bytes per client, and verifies it; a cohort reads i
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -661,13 +660,12 @@ def _locked(folder):
         UserError: another process has locked it.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    is_free = True  # also on a file system without locks
+    with contextlib.suppress(OSError):
+        is_free = files.lock(descriptor)
+    if not is_free:
         os.close(descriptor)
-        raise UserError(f"{folder}: another process writes this store; wait for it, or stop it") from None
-    except OSError:  # of a file system without locks
-        pass
+        raise UserError(f"{folder}: another process writes this store; wait for it, or stop it")
     return descriptor
 
 

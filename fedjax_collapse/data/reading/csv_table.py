@@ -32,8 +32,7 @@ def list_csv(
 
     Without a test file, a ``test_fraction`` of each client's examples is held out. The name of an image is a path below
     ``image_folder``, or the name of a file in any of its subfolders, with or without its suffix; it leads to no other
-    place. Classes are integers
-    from 0, or names, which are sorted.
+    place. Classes are integers from 0, or names, which are sorted.
 
     Raises:
         UserError: if a file or column is missing, or if a line is not as expected; the message names it.
@@ -42,14 +41,11 @@ def list_csv(
         raise UserError(f"{image_folder}: there is no such folder; set data.image_folder to the folder of the images")
     find = _finder(image_folder)
     train, test = _read(path, columns, find), _read(test_file, columns, find, needs_client=False) if test_file else []
-    names, number = number_classes(path, [label for _, _, label, _ in train])
-    parts = []
-    for part in (train, test):
-        parts.append([])
-        for where, file, label, client in part:
-            if (row := number(label)) is None:
-                raise UserError(f"{where}: class {label!r} is none of the {len(names)} classes of training")
-            parts[-1].append(Encoded(file, str(file), row, client=client))
+    names, class_of = number_classes(path, [label for _, _, label, _ in train])
+    parts = [
+        [Encoded(file, str(file), class_of(where, label), client=client) for where, file, label, client in part]
+        for part in (train, test)
+    ]
     return Listing(*(parts if test_file else divide(path, parts[0], test_fraction, seed)), names)
 
 

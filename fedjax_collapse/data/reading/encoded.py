@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +41,14 @@ class Decoding(NamedTuple):
         fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
         scale: the number that becomes 255 where grey levels have more than 8 bits; ``max`` for the largest of the
             training part, to which others are clipped; None if there are no such images.
+        is_clipped: whether what is above ``scale`` becomes 255; it is an error otherwise.
     """
 
     image_size: int = 0
     channels: int = 0
     fit: str = "stretch"
     scale: float | str | None = None
+    is_clipped: bool = False
 
 
 class Listing(NamedTuple):
@@ -83,7 +85,7 @@ def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding)
                 f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
             )
         if decoding.scale == "max":
-            decoding = decoding._replace(scale=_largest_level(kept))
+            decoding = decoding._replace(scale=_largest_level(kept), is_clipped=True)
         arrays[f"{prefix}images"] = decode_all(kept, decoding)
         labels = [example.label for example in kept]
         arrays[f"{prefix}labels"] = multi_hot(labels, names) if is_multi else np.array([new_label[x] for x in labels])
@@ -127,11 +129,19 @@ def named_classes(train: Sequence[Encoded], test: Sequence[Encoded]) -> tuple[li
     """
     names = sorted({str(example.label) for example in train}, key=class_order)
     number = {name: row for row, name in enumerate(names)}
-    for example in (*train, *test):
-        if number.get(example.label) is None:
-            expected = f"one of the {len(names)} classes of training"
-            raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
-    return *([each._replace(label=number[each.label]) for each in part] for part in (train, test)), names
+    return *([each._replace(label=named_class(each, number)) for each in part] for part in (train, test)), names
+
+
+def named_class(example: Encoded, number: Mapping[str, int]) -> int:
+    """Returns the class of an example by its name.
+
+    Raises:
+        UserError: if its label is none of the names.
+    """
+    if example.label not in number:
+        expected = f"one of the {len(number)} classes of training"
+        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
+    return number[example.label]
 
 
 def _checked_label(example, class_names):
@@ -173,7 +183,7 @@ def _decode(example, decoding):
     """Decodes an image to [height, width, channels] uint8."""
     from PIL import Image, ImageOps
 
-    picture = _in_8_bits(_open(example, decoding.scale), example.where, decoding.scale)
+    picture = _in_8_bits(_open(example, decoding.scale), example.where, decoding)
     if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
         picture = picture.convert("RGBA")
     picture = picture.convert("L" if decoding.channels == 1 else "RGB")  # drops transparency, as torchvision does
@@ -226,17 +236,14 @@ def _levels_of(picture):
 
 def _largest_level(examples):
     found = [levels.max() for example in examples if (levels := _levels_of(_open(example, "max"))) is not None]
-    return _Clipped(max(found, default=1) or 1)
+    return float(max(found, default=1) or 1)
 
 
-class _Clipped(float):
-    """A scale that clips what is above."""
-
-
-def _in_8_bits(picture, where, scale):
+def _in_8_bits(picture, where, decoding):
     """Returns the image with grey levels of 8 bits."""
     from PIL import Image
 
+    scale = decoding.scale
     if (levels := _levels_of(picture)) is None:
         return picture
     found = f"{where}: grey levels of more than 8 bits, {levels.min():g} to {levels.max():g}"
@@ -244,7 +251,7 @@ def _in_8_bits(picture, where, scale):
         raise UserError(
             f"{found}; set data.scale to the number that becomes white, or to max for the largest of the training part"
         )
-    if not 0 <= levels.min() <= levels.max() <= (np.finfo(float).max if isinstance(scale, _Clipped) else scale):
+    if not 0 <= levels.min() <= levels.max() <= (np.finfo(float).max if decoding.is_clipped else scale):
         raise UserError(f"{found}, expected 0 to {scale:g}; set data.scale to the number that becomes white")
     return Image.fromarray(np.rint(np.minimum(levels / scale, 1) * 255).astype(np.uint8))
 

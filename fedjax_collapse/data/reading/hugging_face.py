@@ -8,7 +8,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide, named_classes
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.parts import find_files
-from fedjax_collapse.data.reading.tables import check_claims, checked, open_arrow, reading_table
+from fedjax_collapse.data.reading.tables import check_claims, checked, choose_column, open_arrow, reading_table
 from fedjax_collapse.data.reading.tabular import check_class, check_columns, numbered
 from fedjax_collapse.data.reading.untrusted import parse_json
 
@@ -111,14 +111,11 @@ def _arrow(file, columns):
 
 def choose_columns(file, existing: Sequence[str], columns: Columns) -> Columns:
     """Returns the columns with names for the empty ones that are needed."""
-    usual = {key: next((name for name in names if name in existing), names[0]) for key, names in _USUAL.items()}
-    keys = Columns._fields[:4]
     check_columns(file, existing)
-    chosen = columns._replace(**{key: getattr(columns, key) or usual.get(key, "") for key in keys})
-    for key, name in zip(keys, chosen.names(), strict=True):
-        if name and name not in existing:
-            raise UserError(f"{file}: no column {name!r} among {', '.join(existing)}; set data.{key}_column")
-    return chosen
+    wanted = {key: name for key, name in zip(Columns._fields, columns.names(), strict=False) if name or key in _USUAL}
+    return columns._replace(
+        **{key: choose_column(file, existing, key, name, _USUAL.get(key, ())) for key, name in wanted.items()}
+    )
 
 
 def _example(file, row, names, image, label, client, coarse):

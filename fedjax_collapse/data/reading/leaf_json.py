@@ -50,8 +50,8 @@ def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, chann
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    encode = _encoding_of(next(_users(Path(path) / "train"))[2])
-    train, test = (_read_part(Path(path) / part, encode) for part in PARTS)
+    train, encode = _read_part(Path(path) / PARTS[0])
+    test, _ = _read_part(Path(path) / PARTS[1], encode)
     if isinstance(train[0][1], list):
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
@@ -177,10 +177,11 @@ def _joined(users):
     return clients, *(np.concatenate([user[place] for user in users]) for place in (1, 2))
 
 
-def _read_part(folder, encode):
-    """Returns (user, images, features or names of images, labels) of all users of a part."""
+def _read_part(folder, encode=None):
+    """Returns (user, images, features or names of images, labels) of all users of a part, and how rows are encoded."""
     users = []
     for file, user, x, y in _users(folder):
+        encode = encode or _encoding_of(x)
         try:
             labels = _classes(y)
             users.append((user, x if _are_files(x) else encode(x), labels))
@@ -192,7 +193,7 @@ def _read_part(folder, encode):
     for user, images, _ in users:
         if isinstance(images, list) != isinstance(first, list) or np.shape(images)[1:] != np.shape(first)[1:]:
             raise UserError(f"{folder}: user {user} has other images than {users[0][0]}; use the files of one data set")
-    return users
+    return users, encode
 
 
 def _users(folder):

@@ -56,11 +56,9 @@ def read_numbers(
     if test is None:
         is_test = hold_out(path, train.clients, train.labels, test_fraction, seed)
         train, test = (_take(train, is_test == part) for part in (False, True))
-    names, number = number_classes(path, train.labels)
-    for where, label in zip(test.places, test.labels, strict=True):
-        if number(label) is None:
-            raise UserError(f"{where}: class {label!r} is none of the {len(names)} classes of training")
-    return *(Rows(each.features, np.array([*map(number, each.labels)]), each.clients) for each in (train, test)), names
+    names, class_of = number_classes(path, train.labels)
+    labels = (np.array([*map(class_of, each.places, each.labels)]) for each in (train, test))
+    return *(Rows(each.features, own, each.clients) for each, own in zip((train, test), labels, strict=True)), names
 
 
 def stream_rows(rows: Rows, first: int = 0) -> Iterator[ClientExamples]:
@@ -91,13 +89,14 @@ def _read(files, kind, columns, needs_client=True):
         table = read_table(file, kind)
         existing = table.column_names
         label = choose_column(file, existing, "label", columns.label, _LABELS)
-        client = columns.client if columns.client in existing or needs_client else ""
+        client = columns.client if columns.client in existing else ""
+        if columns.client and needs_client:
+            client = choose_column(file, existing, "client", columns.client, ())
         others = tuple(name for name in existing if name not in (label, columns.client))
         columns = NumberColumns(label, columns.client, columns.features or others)
-        for key, names in (("client_column", filter(None, [client])), ("feature_columns", columns.features)):
-            for name in names:
-                if name not in existing:
-                    raise UserError(f"{file}: no column {name!r} among {', '.join(existing)}; set data.{key}")
+        for name in columns.features:
+            if name not in existing:
+                raise UserError(f"{file}: no column {name!r} among {', '.join(existing)}; set data.feature_columns")
         if not len(table) or not columns.features:
             raise UserError(f"{file}: {len(table)} rows of {len(columns.features)} features, expected at least one")
         places = [f"{file}: row {row}" for row in range(len(table))]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.encoded import Decoding, decode_all
+from fedjax_collapse.data.reading.encoded import Decoding, decode_all, named_class
 from fedjax_collapse.data.reading.hugging_face import (
     Columns,
     choose_columns,
@@ -55,20 +55,20 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
         with reading_table(file, "Parquet"), pyarrow.parquet.ParquetFile(file) as table:
             check_claims(file)
             chosen = choose_columns(file, table.schema_arrow.names, columns)
-            names = names or class_names_in(file, table.schema_arrow, chosen.label)
+            names, of_file = names or class_names_in(file, table.schema_arrow, chosen.label), first
+            are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
             for group in range(table.num_row_groups):
-                are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
                 wanted = [chosen.client, chosen.label] if are_names else [chosen.client]
                 read = checked(file, table.read_row_group(group, wanted))
-                of_file = first - next(begin for name, _, begin in [*groups, (file, 0, first)] if name == file)
-                for row, client in enumerate(read[chosen.client].to_pylist(), of_file):
+                clients = read[chosen.client].to_pylist()
+                for row, client in enumerate(clients, first - of_file):
                     check_client(f"{file}: row {row}", client)
                     number.setdefault(client, len(number))
                 if chosen.several:
                     labels.update(map(str, itertools.chain.from_iterable(read[chosen.label].to_pylist())))
                 elif are_names:
                     labels.update(label for label in read[chosen.label].to_pylist() if isinstance(label, str))
-                owners.append(np.array([number[client] for client in read[chosen.client].to_pylist()], np.int32))
+                owners.append(np.array([number[client] for client in clients], np.int32))
                 groups.append((file, group, first))
                 first, size = first + len(read), size + table.metadata.row_group(group).total_byte_size
     if not first:
@@ -106,7 +106,8 @@ def stream_parquet(
             if index.columns.several:
                 targets = multi_hot(labels, class_names)
             else:
-                targets = np.array([_number(example, number) for example in listed])
+                targets = np.array([label if isinstance(label, int) else named_class(example, number)
+                                    for example, label in zip(listed, labels, strict=True)])  # fmt: skip
             yield ClientExamples(index.clients[client], images, targets)
 
 
@@ -131,16 +132,6 @@ def open_parquet(
             f"{path}: it has no test part, and test_fraction {test_fraction:g} is none of any client's rows"
         )
     return (index, ~is_test), (index, is_test)
-
-
-def _number(example, number):
-    """Returns the class of an example, by its number or its name."""
-    if isinstance(example.label, int):
-        return example.label
-    if example.label not in number:
-        expected = f"one of the {len(number)} classes of training"
-        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
-    return number[example.label]
 
 
 def _read_rows(index: Index, rows: np.ndarray) -> dict[int, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import check_is_file, files_below
 from fedjax_collapse.data.reading.parts import find_files, part_and_data_set
 from fedjax_collapse.data.reading.tabular import check_columns
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
@@ -21,7 +21,7 @@ def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path
     Raises:
         UserError: as in ``find_files``; if there are parts in files of several kinds.
     """
-    found = [path.relative_to(path.parent)] if path.is_file() else [file.relative_to(path) for file in path.rglob("*")]
+    found = [file.relative_to(path) for file in files_below(path)] if path.is_dir() else [Path(path.name)]
     parts = [file for file in found if part_and_data_set(file)[0]] or found
     suffixes = {file.suffix.lower() for file in parts}
     kinds = [kind for kind in _OPEN if f".{kind.lower()}" in suffixes] or ["Parquet"]

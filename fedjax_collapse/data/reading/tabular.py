@@ -95,8 +95,8 @@ def class_order(name: str | int) -> tuple[int, int | str]:
     return (0, int(name)) if str(name).isdecimal() else (1, str(name))
 
 
-def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], Callable[[str], int | None]]:
-    """Returns the names of classes, and a function from a label to its class, None for one that training does not have.
+def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], Callable[[str, str], int]]:
+    """Returns the names of classes, and a function from the place of a label and the label to its class.
 
     Labels that are all numbers are the classes, 0 to the largest; others are names, which are sorted.
 
@@ -104,13 +104,19 @@ def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], 
         labels: those of training.
 
     Raises:
-        UserError: as in ``numbered``.
+        UserError: as in ``numbered``; the function, for a class that training does not have.
     """
-    if all(label.isdecimal() for label in labels):
-        names = numbered(path, list(map(int, labels)))
-        return names, lambda label: int(label) if label.isdecimal() and int(label) < len(names) else None
-    names = sorted(set(labels), key=class_order)
-    return names, {name: row for row, name in enumerate(names)}.get
+    are_numbers = all(label.isdecimal() for label in labels)
+    names = numbered(path, list(map(int, labels))) if are_numbers else sorted(set(labels), key=class_order)
+    number = {name: row for row, name in enumerate(names)}
+
+    def class_of(where, label):
+        name = str(int(label)) if are_numbers and label.isdecimal() else label
+        if name not in number:
+            raise UserError(f"{where}: class {label!r} is none of the {len(names)} classes of training")
+        return number[name]
+
+    return names, class_of
 
 
 def _checked(path, what, keys, arrays):

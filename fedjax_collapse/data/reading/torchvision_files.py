@@ -5,6 +5,7 @@ CIFAR's pickles are not loaded, but read (``stored_arrays.py``). All images are 
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ def folder_of(name: str, root: Path) -> Path | None:
     others = {Path(other.folder).parts[0] for other in LAYOUTS.values() if other.folder} - {*Path(layout.folder).parts}
     for folder in (root / layout.folder, root, root / Path(layout.folder).name):
         is_other = others & {*folder.absolute().parts}  # MNIST and Fashion-MNIST have files of the same names
-        if not is_other and any(_is_file(folder / f"{layout.first_file}{end}") for end in ("", ".gz")):
+        if not is_other and any(os.path.isfile(folder / f"{layout.first_file}{end}") for end in ("", ".gz")):
             return folder
     return None
 
@@ -59,13 +60,6 @@ def list_files(name: str, folder: Path) -> Listing:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
     return LAYOUTS[name].read(folder)
-
-
-def _is_file(path):
-    try:
-        return path.is_file()
-    except OSError:  # without permission
-        return False
 
 
 def _examples(file, images, labels, coarse=None):
