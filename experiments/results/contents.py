@@ -7,6 +7,7 @@ from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
 from experiments.results.plotting import embedding, figures
 from experiments.results.plotting.classifier_figure import head_spectra
 from experiments.results.plotting.client_losses import client_loss, within_round
+from experiments.results.plotting.client_spectra import client_spectra
 from experiments.results.plotting.layer_figure import over_layers
 from experiments.results.plotting.partition_figure import partition_figure, partition_table
 from experiments.results.plotting.sweep import sweep
@@ -77,6 +78,16 @@ PLOTS = (
         f"{show_number(figures.SIGNIFICANT, '.0f')} (dotted); values below {show_number(figures.LOWEST, '.0f')} are "
         "cut off.",
         figures.absolute_spectra,
+        optional=True,
+    ),
+    Plot(
+        "client-spectra",
+        "Spectra of the clients",
+        "Share of the variance of the test-set features in each principal dimension, largest first: of every watched "
+        "client's model after local training in the last saved round (thin), and of the server's model that is "
+        "averaged from them (black); of the first seed.",
+        client_spectra,
+        wide=True,
         optional=True,
     ),
     Plot(

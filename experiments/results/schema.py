@@ -127,10 +127,16 @@ def check_clients(arrays: Arrays) -> None:
 
 
 def check_spectra(arrays: Arrays) -> None:
-    """Raises UserError unless there are numbers for each round and feature, of the server's model and a local one."""
+    """Raises UserError unless there are numbers for each round and feature, of the server's model and local ones."""
     for name in ("server", "local") if arrays else ():
         _check_array(arrays, name, "f", 2)
         _check_width(arrays, name, "server")
+    if "watched" in arrays:
+        _check_array(arrays, "watched", "iu", 2)
+        _check_array(arrays, "clients", "f", 3)
+        rounds, features = arrays["server"].shape
+        if arrays["clients"].shape != (*arrays["watched"].shape, features) or len(arrays["watched"]) != rounds:
+            raise UserError(f"'clients' has shape {arrays['clients'].shape}, 'server' has {arrays['server'].shape}")
 
 
 def check_partition(arrays: Arrays) -> None:

@@ -1,8 +1,8 @@
-"""Appendix H of FedDecorr's ICLR version (2023): its loss of every client within the epochs of a round, on CIFAR10.
+"""Appendix H of FedDecorr's ICLR version (2023), figure 11: its loss of every client in the epochs of a round.
 
     python experiments/launch.py --config=experiments/configs/feddecorr/appendix_h.py:offline --workdir=runs/appendix_h
 
-* ``:full``: FedAvg with it, MobileNetV2, ten clients, alpha 0.05. ``docs/data.md`` says how to get the data.
+* ``:full``: FedAvg with it on CIFAR10, MobileNetV2, ten clients, alpha 0.05. ``docs/data.md`` says how to get the data.
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of it.
 

@@ -1,12 +1,13 @@
-"""Appendices D and E of FedDecorr's ICLR version (2023): spectra for FedAvgM, FedProx and MOON on CIFAR100.
+"""Appendix D.1 of FedDecorr's ICLR version (2023), figure 7: spectra of global models of FedAvgM, FedProx and MOON.
 
-    python experiments/launch.py --config=experiments/configs/feddecorr/appendix_methods.py:offline --workdir=runs/d_e
+    python experiments/launch.py --config=experiments/configs/feddecorr/appendix_methods.py:offline --workdir=runs/d1
 
-* ``:full``: the three methods at four skews, MobileNetV2, all ten local models. ``docs/data.md``: the data.
+* ``:full``: the three methods at four skews of CIFAR100, MobileNetV2. ``docs/data.md``: the data.
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of one skew.
 
-Other networks and data sets of these appendices: ``appendix_networks.py``. Not known: which of both is which appendix.
+Other networks and data sets, D.2 and D.3: ``appendix_networks.py``. Local models, E: ``figures2_7.py``. The appendix
+follows the main text, so data, network and skews are taken from there.
 """
 
 from experiments.configs.feddecorr import base
@@ -15,7 +16,6 @@ from experiments.configs.feddecorr.figures2_7 import ALPHAS
 get_config = base.study(
     __file__,
     arms=base.arms("fedavgm", "fedprox", "moon"),  # paper
-    watch="all",  # paper
     full=dict(settings=base.settings(base.skews(ALPHAS), "cifar100")),
     offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
     smoke=["digits-0.05"],

@@ -6,7 +6,9 @@
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of one alpha.
 
-The report draws accuracy against the strength. Its numbers in the paper are not known to us, as they are in a figure.
+The report draws accuracy against the strength. Its numbers in the paper are not known to us, as they are in a figure,
+but for its axes: 66 to 72 and 77 to 81 % on CIFAR10 (alpha 0.05, 0.1), and, by their size, 36 to 40 and 40 to 44 % on
+Tiny-ImageNet. The grids of the other methods' strengths: ``tuning.py``.
 """
 
 from experiments.configs.feddecorr import base

@@ -1,4 +1,4 @@
-"""Figure 1 of FedUV (Son et al., CVPR 2024): singular values of the classifier over rounds, on CIFAR100.
+"""Figure 1 of FedUV (Son et al., CVPR 2024): singular values of the global model's classifier, on CIFAR100.
 
     python experiments/launch.py --config=experiments/configs/feduv/figure1.py:offline --workdir=runs/uv_f1
 
@@ -7,7 +7,8 @@
 * ``:smoke``: two rounds of it.
 
 The report draws those of a few rounds; of each evaluation they are in ``measurements.npz`` of each run
-(``head_spectrum``, docs/analysis.md). Not known: the alpha of the figure.
+(``head_spectrum``, docs/analysis.md). Not known: the alpha of the figure, and its axes. Freeze and FedUV are our
+addition.
 """
 
 from experiments.config.published import GLYPHS_100, crossed

@@ -11,10 +11,12 @@ from experiments.commands import report
 from experiments.results.contents import PLOTS, plots_of
 from experiments.results.page import write_report
 from experiments.results.plotting import classifier_figure, drawing, embedding, figures, layer_figure
+from experiments.results.plotting.client_spectra import client_spectra
 from experiments.results.plotting.partition_figure import draw_partition
 from experiments.results.reading import read_study
 from experiments.results.selection import Selection
 from fedjax_collapse import Federation
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.domains import Domains
 
 TEN = tuple(f"arm {i}" for i in range(10))
@@ -199,6 +201,27 @@ def test_projection_to_the_sphere():
     flat = embedding.project(np.c_[features[:, :2], np.zeros((50, 3))])
     np.testing.assert_allclose(flat[:, 2], 0, atol=1e-12)  # a plane gives a circle
     assert embedding.project(np.ones((4, 2))).tolist() == [[0, 0, 0]] * 4
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_spectra_of_all_watched_clients(tmp_path):
+    """At the last round of the first seed, a line for each client of that round and the server's above them."""
+    folder = make_study(tmp_path / "s", seeds=2, rounds=2, features=3)
+    assert client_spectra(read_study(folder)) is None
+    rows = np.random.default_rng(0).random((3, 2, 3))
+    rows[1, 1], watched = np.nan, np.array([[0, 4], [4, -1]])  # one client in the last round
+    for seed in range(2):
+        arrays = dict(round=np.arange(1, 3), server=rows[2] + seed, local=rows[:2, 0], watched=watched)
+        np.savez(folder / "fedavg" / f"seed{seed}" / "spectra.npz", clients=rows[:2], **arrays)
+    (axes,) = client_spectra(record := read_study(folder)).axes
+    shares = [100 * of / of.sum() for of in (rows[2, 1], rows[1, 0])]
+    np.testing.assert_allclose([line.get_ydata() for line in axes.lines], shares)
+    heading, found, _ = client_spectra.select(record)
+    assert heading == ("arm", "model", "index", "share") and {row[1] for row in found} == {"server", "4"}
+    assert "client-spectra" in Page(write_report(folder).read_text(encoding="utf-8")).ids
+    np.savez(folder / "fedavg" / "seed0" / "spectra.npz", clients=rows[:2, :1], **arrays)
+    with pytest.raises(UserError, match=r"'clients' has shape \(2, 1, 3\), 'server' has \(2, 3\)"):
+        read_study(folder)
 
 
 @pytest.mark.usefixtures("unrendered")
