@@ -1,1 +1,1 @@
-"""Studies beyond those of papers: the theory of collapse; rank and accuracy."""
+"""Studies beyond those of papers: the theory of collapse and of missing classes; rank and accuracy."""

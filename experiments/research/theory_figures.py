@@ -1,16 +1,26 @@
 """The figures of ``theory.py``: functions from its columns to matplotlib figures, in the style of the reports."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.results.plotting.drawing import COLOURS, MARKERS, THRESHOLD, legend, new_figure, styled
+from experiments.research.theory_records import Columns
+from experiments.results.plotting import embedding
+from experiments.results.plotting.drawing import (
+    COLOURS,
+    INK,
+    MARKERS,
+    MUTE,
+    THRESHOLD,
+    grid_of,
+    legend,
+    new_figure,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Columns = Mapping[str, np.ndarray]
 _WIDTH = 8.4
 _FORMULAS = {
     "exact": dict(linestyle="-"),
@@ -18,6 +28,7 @@ _FORMULAS = {
     "theorem": dict(linestyle="--"),
     "theorem_of_class_means": dict(linestyle=":"),
 }
+_ALIGNMENT = r"alignment $|\langle u_k, v_{L+1,k} \rangle|$"
 _NAMES = ("exact", "balanced form", "theorem 1", "with class means")
 
 
@@ -35,7 +46,7 @@ def rates(columns: Columns) -> "Figure":
         right.plot(of_k["time"], of_k["alignment"], color=COLOURS[k - 1])
     left.axhline(0, **THRESHOLD, zorder=1)
     left.set(xlabel="time", ylabel=r"$d\sigma_k / dt$")
-    right.set(xlabel="time", ylabel=r"alignment $|\langle u_k, v_{L+1,k} \rangle|$")
+    right.set(xlabel="time", ylabel=_ALIGNMENT)
     handles = [Line2D([], [], color="#555555", **{**look, "markevery": None}) for look in _FORMULAS.values()]
     handles += [Line2D([], [], color=COLOURS[k]) for k in range(3)]
     legend(figure, handles, [*_NAMES, *(f"k = {k + 1}" for k in range(3))])
@@ -68,6 +79,30 @@ def classes(columns: Columns) -> "Figure":
 
 
 @styled
+def alignment(columns: Columns) -> "Figure":
+    """Alignment over steps, a panel for each initial scale: means over initial networks, and what chance gives."""
+    import matplotlib
+    from matplotlib.lines import Line2D
+
+    scales, ks = np.unique(columns["scale"]), np.unique(columns["k"]).astype(int)
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(ks)))
+    figure = new_figure(3.4, _WIDTH)
+    for axes, scale in zip(figure.subplots(1, len(scales), sharey=True), scales, strict=True):
+        for k, colour in zip(ks, colours, strict=True):
+            of = {name: c[(columns["scale"] == scale) & (columns["k"] == k)] for name, c in columns.items()}
+            steps = np.unique(of["step"])
+            axes.plot(steps, [of["alignment"][of["step"] == step].mean() for step in steps], color=colour)
+        start = columns["alignment"][columns["step"] == 0].mean()
+        axes.axhline(start, **THRESHOLD)
+        axes.set(xlabel="step of gradient descent", title=f"initial scale {scale:g}", ylim=(0, 1.03))
+        axes.locator_params(axis="x", nbins=4)
+    figure.axes[0].set_ylabel(_ALIGNMENT)
+    handles = [*(Line2D([], [], color=colour) for colour in colours), Line2D([], [], **THRESHOLD)]
+    legend(figure, handles, [*(f"k = {k}" for k in ks), "mean at the start"])
+    return figure
+
+
+@styled
 def dirichlet(columns: Columns) -> "Figure":
     """Effective ranks against alpha: mean over clients, and a band of one standard deviation."""
     alphas = np.unique(columns["alpha"])
@@ -94,6 +129,66 @@ def proposition(columns: Columns) -> "Figure":
     right.plot(columns["feddecorr"], columns["effective_rank"], color=COLOURS[1], marker="s", linestyle="none")
     right.set(xlabel=r"FedDecorr's loss $\|K\|_F^2 / d^2$", ylabel="effective rank of K", ylim=(0, None))
     return figure
+
+
+@styled
+def discs(columns: Columns) -> "Figure":
+    """The discs, the rows of each classifier as arrows, and its decision regions; arrows of all classes dotted."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Circle
+
+    names = list(dict.fromkeys(columns["classifier"]))
+    rows, centres = np.split(np.stack([columns[c] for c in ("x", "y", "centre_x", "centre_y")], -1), 2, axis=1)
+    weights = {name: rows[columns["classifier"] == name] for name in names}
+    centres, radius = centres[columns["classifier"] == names[0]], columns["radius"][0]
+    figure = new_figure(3.2, _WIDTH)
+    x, y = np.linspace(-1.35, 1.75, 400), np.linspace(-2.4, 2.4, 600)
+    places = np.stack(np.meshgrid(x, y), axis=-1)
+    for axes, name in zip(grid_of(figure, len(names), len(names)), names, strict=True):
+        regions = np.argmax(places @ weights[name].T, axis=-1)
+        colours = ListedColormap(COLOURS[: len(centres)])
+        extent = (x[0], x[-1], y[0], y[-1])
+        axes.imshow(regions, colours, vmin=0, vmax=len(centres) - 1, origin="lower", extent=extent, alpha=0.15)
+        parts = zip(centres, weights[name], weights[names[0]], COLOURS, strict=False)
+        for c, (centre, row, best, colour) in enumerate(parts, 1):
+            look = dict(facecolor=colour, alpha=0.5) if row.any() else dict(facecolor="none", linestyle=":")
+            axes.add_patch(Circle(centre, radius, edgecolor=colour, **look))
+            axes.plot(*centre, color=colour, marker="o")
+            axes.annotate(f"{c}", centre, (4, 4), textcoords="offset points")
+            if name == "mean":
+                axes.annotate("", best, (0, 0), arrowprops=dict(arrowstyle="->", color=MUTE, linestyle=":"))
+            if row.any():
+                axes.annotate("", row, (0, 0), arrowprops=dict(arrowstyle="-|>", color=INK, shrinkA=0, shrinkB=0))
+        embedding.strip(axes)
+        axes.set_title(name)
+    return figure
+
+
+@styled
+def sphere(columns: Columns) -> "Figure":
+    """The unit sphere, a panel for each arm, of the first seed, turned so that the mean of the features is in front."""
+    from matplotlib.lines import Line2D
+
+    arms, classes = list(dict.fromkeys(columns["arm"])), np.unique(columns["class"])
+    figure = new_figure(2.2, _WIDTH)
+    looks = {c: dict(color=COLOURS[c], marker=MARKERS[c]) for c in classes.tolist()}
+    for axes, arm in zip(grid_of(figure, len(arms), len(arms)), arms, strict=True):
+        shown = (columns["arm"] == arm) & (columns["seed"] == columns["seed"].min())
+        points = _facing(np.stack([columns[c][shown] for c in "xyz"], axis=-1))
+        embedding.strip(axes)
+        embedding.draw_sphere(axes, {c: points[columns["class"][shown] == c] for c in looks}, looks)
+        axes.set_title(arm)
+    handles = [Line2D([], [], linestyle="", **look) for look in looks.values()]
+    is_held = {c: columns["held"][columns["class"] == c].all() for c in looks}
+    legend(figure, handles, [f"class {c} (held)" if is_held[c] else f"class {c}" for c in looks])
+    return figure
+
+
+def _facing(points):
+    """Returns the points [points, 3] reflected so that their mean is towards the viewer."""
+    mean = points.mean(axis=0)
+    normal = mean / np.linalg.norm(mean) - embedding.point(*embedding.VIEW)
+    return points - 2 * np.outer(points @ normal, normal) / (normal @ normal)
 
 
 def of_classes(number: int) -> str:

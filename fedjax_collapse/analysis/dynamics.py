@@ -1,4 +1,4 @@
-"""Why label imbalance collapses features: deep linear networks under gradient flow.
+"""Why label imbalance collapses features: deep linear networks under gradient flow and gradient descent.
 
 Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning" (ICLR 2023;
 TPAMI 2023), theorem 1. A network ``W_{L+1} W_L ... W_1 x`` is trained by gradient flow on the cross-entropy **summed**
@@ -18,7 +18,8 @@ If u_k is also, up to sign, the k-th right singular vector of W_{L+1} (assumptio
 
 with u_{L+1,k} the left singular vectors of W_{L+1}, and ``M_k = sigma_{L+1,k}(0)^2 - sigma_k(0)^(2/L)``, which the
 paper calls one constant M; it depends on k unless W_{L+1} is balanced too. Alignment is not conserved: the theorem
-holds at the start, and less and less later. The paper's G has class means instead of examples,
+holds at the start, and less and less later. A random small start is nearly balanced, W_{L+1} included, and becomes
+aligned as it grows (``random_network``, ``descend``). The paper's G has class means instead of examples,
 ``sum_c (N_c/N) (e_c - mean softmax_c) (mean x_c)^T``, which is the same only if all inputs of a class are equal. With
 few classes its rank is low, so few singular values grow, which is the collapse.
 
@@ -78,6 +79,17 @@ def balanced_network(
     return LinearNetwork(layers, left @ np.diag(head_values) @ right[:, :size].T)
 
 
+def random_network(shape: tuple[int, int, int], scale: float, depth: int, rng: np.random.Generator) -> LinearNetwork:
+    """Returns a network of independent normal weights with standard deviation ``scale / sqrt(inputs of the layer)``.
+
+    ``shape``: inputs, width and classes. It is neither balanced nor aligned.
+    """
+    inputs, width, classes = shape
+    sizes = itertools.pairwise((inputs, *depth * (width,), classes))
+    *layers, head = (scale / np.sqrt(before) * rng.normal(size=(after, before)) for before, after in sizes)
+    return LinearNetwork(tuple(layers), head)
+
+
 def loss(network: LinearNetwork, inputs: Inputs, labels: Labels) -> float:
     """Returns the cross-entropy in nats, summed over the examples."""
     logits = inputs @ (network.head @ network.product).T
@@ -126,6 +138,16 @@ def integrate(
         fourth = flow(_moved(network, size, third), inputs, labels)
         for part, rate in ((1, first), (2, second), (2, third), (1, fourth)):
             network = _moved(network, part * size / 6, rate)
+        yield network
+
+
+def descend(
+    network: LinearNetwork, inputs: Inputs, labels: Labels, learning_rate: float, steps: int
+) -> Iterator[LinearNetwork]:
+    """Returns the network at the start and after each of ``steps`` steps of gradient descent on the **mean** loss."""
+    yield network
+    for _ in range(steps):
+        network = _moved(network, learning_rate / len(labels), flow(network, inputs, labels))
         yield network
 
 

@@ -11,12 +11,14 @@ from fedjax_collapse.analysis.dynamics import (
     balanced_network,
     balanced_rates,
     class_mean_gradient_matrix,
+    descend,
     flow,
     gradient_matrix,
     head_offsets,
     imbalance,
     integrate,
     loss,
+    random_network,
     singular_value_rates,
     theorem_rates,
 )
@@ -119,3 +121,28 @@ def test_the_spectrum_of_the_features():
     covariance = network.product @ np.cov(inputs.T, bias=True) @ network.product.T
     expected = np.linalg.eigvalsh(covariance)[::-1]
     np.testing.assert_allclose(covariance_spectrum(inputs @ network.product.T), expected, rtol=1e-12)
+
+
+def test_descent_takes_steps_along_the_gradient_of_the_mean_loss(float64):
+    network, inputs, labels = instance()
+
+    def mean(network):
+        logits = inputs @ (network.head @ network.layers[1] @ network.layers[0]).T
+        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(N), labels])
+
+    expected = jax.tree.map(jnp.asarray, network)
+    for _ in range(2):
+        expected = jax.tree.map(lambda w, g: w - 0.3 * g, expected, jax.grad(mean)(expected))
+    first, _, after = descend(network, inputs, labels, 0.3, 2)
+    assert first is network
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), after, expected)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_random_network(depth):
+    """Outputs of every layer have the variance of its inputs, times scale squared."""
+    network = random_network((50, 60, 40), 0.5, depth, np.random.default_rng(0))
+    assert [w.shape for w in (*network.layers, network.head)] == [(60, 50), *[(60, 60)] * (depth - 1), (40, 60)]
+    for weights in (*network.layers, network.head):
+        assert np.sum(weights**2, axis=1).mean() == pytest.approx(0.25, rel=0.1)
+    assert alignment(network).mean() < 0.3

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = 10  # the most clients whose features t-SNE shows
-_VIEW = np.radians([25, 35])  # of the sphere: elevation and azimuth
+VIEW = np.radians([25, 35])  # of the sphere: elevation and azimuth
 _POINTS = -1  # z-order: below lines
 _LINES = np.linspace(0, 2 * np.pi, 49)
 
@@ -100,7 +100,7 @@ def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray] | None:
 @draws(_selects("class", lambda saved: (project(saved.features), saved.labels)))
 def sphere(study: Study, selection: Selection) -> "Figure":
     """The unit sphere, a panel for each arm: points in front opaque, those on the far side pale."""
-    return _panels(study, selection, _draw_sphere, _class_name(study))
+    return _panels(study, selection, draw_sphere, _class_name(study))
 
 
 @draws(_selects("class", lambda saved: (embed(saved.features), saved.labels)))
@@ -148,13 +148,9 @@ def _panels(study: Study, selection: Selection, draw: Callable, name_of: Callabl
     groups = np.unique(selection.columns()[1])
     looks = dict(zip(groups.tolist(), map(_look, range(len(groups)), [len(groups)] * len(groups)), strict=True))
     for axes, (arm, part) in zip(grid_of(figure, len(points), columns), points.items(), strict=True):
-        axes.patch.set_visible(False)
-        axes.set_rasterization_zorder(0)  # all points of a panel are one image
+        strip(axes)
         draw(axes, {group: np.stack(of.columns(), -1) for group, of in part.by(selection.heading[1]).items()}, looks)
         axes.set_title(label(arm, 24), color=colours_of(study)[arm])
-        axes.set(xticks=[], yticks=[])
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
     if len(groups) <= len(COLOURS):
         handles = [Line2D([], [], linestyle="", **look) for look in looks.values()]
         drawing.legend(figure, handles, [name_of(group) for group in looks])
@@ -178,11 +174,20 @@ def _draw_plane(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def _draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
+def strip(axes: "Axes") -> None:
+    """Removes all but what is drawn; the points of ``draw_sphere`` become one image."""
+    axes.patch.set_visible(False)
+    axes.set_rasterization_zorder(0)
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
     """Draws the sphere in orthographic projection, with circles of latitude and longitude in front."""
     axes.add_patch(_disk())
     up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
-    circles = [_point(latitude, _LINES) for latitude in up] + [_point(_LINES, longitude) for longitude in right]
+    circles = [point(latitude, _LINES) for latitude in up] + [point(_LINES, longitude) for longitude in right]
     for circle in circles:
         x, y, depth = _seen(circle)
         axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
@@ -206,7 +211,8 @@ def _disk():
     return Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8)
 
 
-def _point(latitude, longitude):
+def point(latitude: float | np.ndarray, longitude: float | np.ndarray) -> np.ndarray:
+    """Returns the points [..., 3] of the unit sphere, from radians."""
     latitude, longitude = np.broadcast_arrays(latitude, longitude)
     up = np.sin(latitude)
     return np.stack([np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), up], axis=-1)
@@ -214,7 +220,7 @@ def _point(latitude, longitude):
 
 def _seen(places):
     """Projects points to right, up and towards the viewer."""
-    above, around = _VIEW
+    above, around = VIEW
     x, y, z = np.moveaxis(places, -1, 0)
     right, forward = -np.sin(around) * x + np.cos(around) * y, np.cos(around) * x + np.sin(around) * y
     return right, np.cos(above) * z - np.sin(above) * forward, np.cos(above) * forward + np.sin(above) * z
