@@ -4,15 +4,12 @@
     fedjax-collapse compile-for --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
     fedjax-collapse compile-for --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
     fedjax-collapse compile-for --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
-    fedjax-collapse compile-for --target=gpu:h100 --papers=feddecorr/table1,feduv
 
 Prints a row for a local step of each network (``--networks``) with so many clients side by side, each with its own
 weights. The TPU's compiler estimates cycles; for a GPU the bytes that the program moves give a bound, since matrix
 units are rarely the limit here. Neither is a measurement. With ``--methods``, prints a row for a round of each method
 on all devices of the target, with the exchanges between them, and with as many clients at once as fit into their
-memory. With ``--papers``, prints a row for a step of each network and data set of these published studies, and one for
-the hours of each study on one device: as few as those estimates allow, and at a share of their speed
-(``--efficiency``). No data are read (``experiments/benchmarks/compiling/hours.py``).
+memory.
 
 Products have the platform's default precision: bfloat16 passes on a TPU, TF32 on a GPU.
 
@@ -28,7 +25,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.benchmarks.arguments import at_least, share, writable
+from experiments.benchmarks.arguments import at_least, writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
@@ -52,11 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         asked = parse(argv)
         topology = topologies.find(asked.target)
-        rows, kind = [], hour_rows if asked.papers else round_rows if asked.methods else step_rows
+        rows, kind = [], round_rows if asked.methods else step_rows
         with wait(f"compiling for {asked.target}") as advance:
             for row in kind(topology, asked):
-                if not rows or list(row) != list(rows[-1]):
-                    print(("\n" if rows else "") + _title(list(row)), end="")
+                if not rows:
+                    print(_title(list(row)), end="")
                 print(_line(row.values()), flush=True)
                 rows.append(row)
                 advance()
@@ -93,13 +90,9 @@ def command_line() -> Parser:
     adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\""
     parser.add_argument("--adapters", type=_arguments, metavar="NAME=VALUE,...", help=adapters)
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
-    parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round or a study, on each device")
+    parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
     batch_size = f"of each client, by default {_BATCH_SIZE} in a step and 64 in a round"
     parser.add_argument("--batch_size", type=_number, help=batch_size)
-    papers = "hours of these published studies: configs, or folders of them, such as feddecorr/table1,feduv"
-    parser.add_argument("--papers", type=_words, default=[], help=papers)
-    efficiency = "of the estimated speed that a device reaches, for the second column of hours"
-    parser.add_argument("--efficiency", type=share, default=0.3, help=efficiency)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
     return parser
 
@@ -151,41 +144,6 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
             "exchanges": ", ".join(f"{n} {what}" for what, n in cost.collectives.items()) or "none",
             **_cells(cost),
         }
-
-
-def hour_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
-    """Yields a row for each step that the studies take, and then one for the hours of each study."""
-    from experiments.benchmarks.compiling import hours
-
-    studies = hours.studies(asked.papers)
-    steps = {name: hours.by_step(study) for name, study in studies.items()}
-    seconds = {}
-    for step in dict.fromkeys(itertools.chain(*steps.values())):
-        clients, seconds[step], bound, compile_seconds = hours.speed(step, topology, asked.clients_at_once)
-        yield {
-            "network": step.title,
-            "images": "x".join(map(str, step.shape)),
-            "classes": step.classes,
-            "batch": step.batch_size,
-            "clients": clients,
-            "us/client-step": round(seconds[step] * 1e6, 1),
-            "samples/s": round(step.batch_size / seconds[step]),
-            "bound": bound,
-            "compile s": round(compile_seconds, 1),
-        }
-    for name, study in studies.items():
-        least = sum(steps[name][step] * seconds[step] for step in steps[name]) / 3600
-        yield {
-            "config": f"{name}:full",
-            "runs": len(study.runs),
-            "million client-steps": round(sum(steps[name].values()) / 1e6, 1),
-            "hours at least": _two_digits(least),
-            f"hours at {asked.efficiency:.0%}": _two_digits(least / asked.efficiency),
-        }
-
-
-def _two_digits(value):
-    return float(f"{value:.2g}") if value < 10 else int(float(f"{value:.2g}"))
 
 
 def _models(topology, asked):

@@ -20,7 +20,6 @@ class Chip(NamedTuple):
 
     memory: int  # bytes
     bandwidth: float  # bytes per second
-    peak: float  # operations per second of float32 products in JAX's default precision, without sparsity
     clock: float = 0.0  # cycles per second, where the compiler estimates cycles
     proto: str = ""  # of a GPU: what its compiler wants to know
 
@@ -49,22 +48,22 @@ device_description_str: "{name}"
 """
 
 
-def _gpu(name, bandwidth, peak, memory, **rest):
+def _gpu(name, bandwidth, memory, **rest):
     proto = _PROTO.format(name=name, bandwidth=int(bandwidth), memory=memory, **rest)
-    return Chip(memory, bandwidth, peak, proto=proto)
+    return Chip(memory, bandwidth, proto=proto)
 
 
 _GPUS = {
     "h100": _gpu(
-        "NVIDIA H100 80GB HBM3", 3.35e12, 494.7e12, 84_942_979_072,
+        "NVIDIA H100 80GB HBM3", 3.35e12, 84_942_979_072,
         cores=132, fpus=128, cache=52_428_800, clock=1.98, shared=233_472, optin=232_448, major=9,
     ),
     "a100": _gpu(
-        "NVIDIA A100-SXM4-80GB", 2.04e12, 156e12, 85_100_068_864,
+        "NVIDIA A100-SXM4-80GB", 2.04e12, 85_100_068_864,
         cores=108, fpus=64, cache=41_943_040, clock=1.41, shared=167_936, optin=166_912, major=8,
     ),
 }  # fmt: skip
-_TPUS = {"v5e": Chip(16 * _GIB, 819e9, 197e12, clock=1.5e9)}
+_TPUS = {"v5e": Chip(16 * _GIB, 819e9, clock=1.5e9)}
 CHIPS = {**_GPUS, **_TPUS}
 _SETTINGS = {  # the compilers would look for their machines: libtpu waits for one, the CUDA plugin gives up without
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

@@ -1,9 +1,10 @@
-"""Hours that the studies of papers would take on one device: an estimate, from compiled steps and counted work.
+"""Hours that the studies of papers would take on one device: an estimate, from measured rates and counted work.
 
-The hours of a study are the sum over its runs of client-steps x seconds of a step of its network, as compiled for the
-device and as fast as memory and products allow, x the operations of a step with its methods, relative to one of FedAvg.
-A client has the mean number of examples. Not counted: evaluation, measurements, input, compilation, and clients that
-wait for the one with the most steps. Projectors and heads are left out of the step.
+The hours of a study are the sum over its runs of client-steps x samples of a step / samples per second of its network x
+the operations of a step with its methods, relative to one of FedAvg. Where a network or its images were not measured,
+the rate is that of a measured network of the same kind, by their operations for each sample, as JAX counts them. A
+client has the mean number of examples. Not counted: evaluation, measurements, input, compilation, and clients that wait
+for the one with the most steps. Projectors and heads are left out of the step.
 """
 
 import functools
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.benchmarks.compiling import costs, programs
-from experiments.benchmarks.compiling.topologies import Topology
+from experiments.benchmarks.compiling import programs
 from experiments.config import algorithms, build
 from experiments.config.config_files import CONFIGS, config_files, with_config_found
 from experiments.config.paper import paper_of
@@ -30,6 +30,20 @@ from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 _OUTPUTS = ("projector", "projector_dim", "head", "normalize_features")  # options that a step leaves out
 _BATCH_SIZE = 32  # of the programs whose operations are counted
+
+
+# samples/s of ten clients on one H100 in float32, batch 64, images 32x32x3: "Beside a captured CUDA graph" in
+# docs/performance.md
+Rates = tuple[tuple[str, float], ...]
+RATES: Rates = (("small_cnn", 421_000), ("resnet20", 58_800), ("resnet18", 18_900), ("mobilenet_v2", 9_730))
+LIKE = {  # the measured network of the same kind
+    "feduv_cnn": "small_cnn",
+    "alexnet": "small_cnn",
+    "resnet32": "resnet20",
+    "wide_resnet": "resnet18",
+    "resnet50": "resnet18",
+    "efficientnet_b0": "mobilenet_v2",
+}
 
 
 class Published(NamedTuple):
@@ -149,32 +163,24 @@ def _count(algorithm, outputs):
     return engine.lower(rounds, algorithm.enabled(), data, federation.train).cost_analysis()["flops"]
 
 
-class Speed(NamedTuple):
-    """The speed of a step on a device, at best."""
+@functools.cache
+def samples_per_second(step: Step, rates: Rates = RATES) -> tuple[float, str]:
+    """Returns how many samples of this step a device trains in a second, and the measured network that this is by.
 
-    clients: int  # in parallel
-    seconds: float  # of one client's step
-    bound: str  # what sets them: the compiler's estimate or memory, or the products
-    compile_seconds: float
+    Only steps of that network on images of 32x32x3 were measured; others follow by their operations.
+    """
+    name = dict(step.network)["name"]
+    like = name if name in dict(rates) else LIKE[name]
+    measured = Step((("name", like),), (32, 32, 3), programs.CLASSES, 64)
+    return dict(rates)[like] * _operations_of_sample(measured) / _operations_of_sample(step), like
 
 
 @functools.cache
-def speed(step: Step, topology: Topology, clients_at_once: int) -> Speed:
-    """Compiles a step of as many clients as fit on the device, at most this many."""
-    options, device, chip = dict(step.network), topology.devices[0], topology.chip
-    model = programs.network(options.pop("name"), Target.of(device), options, step.shape, step.classes)
-    while True:
-        cost = costs.compile_program(programs.step(model, device, clients_at_once, step.batch_size), chip)
-        if clients_at_once == 1 or cost.arguments + cost.temporaries <= chip.memory:
-            break
-        clients_at_once //= 2
-    one = programs.step(model, jax.devices("cpu")[0], 1, step.batch_size)  # of a program for a CPU, JAX counts
-    least = {
-        "cycles" if chip.clock else "bytes": cost.seconds / clients_at_once,
-        "operations": one.cost_analysis()["flops"] / chip.peak,
-    }
-    bound = max(least, key=least.get)
-    return Speed(clients_at_once, least[bound], bound, cost.compile_seconds)
+def _operations_of_sample(step):
+    options = dict(step.network)
+    model = programs.network(options.pop("name"), Target(), options | {"lowering": "xla"}, step.shape, step.classes)
+    lowered = programs.step(model, jax.devices("cpu")[0], 1, step.batch_size)
+    return lowered.cost_analysis()["flops"] / step.batch_size
 
 
 def by_step(study: StudySpec) -> dict[Step, float]:
