@@ -103,6 +103,7 @@ from fedjax_collapse.methods import RoLoRA as RoLoRA
 from fedjax_collapse.methods import RoundView as RoundView
 from fedjax_collapse.methods import Scaffold as Scaffold
 from fedjax_collapse.methods import SignFlip as SignFlip
+from fedjax_collapse.methods import SingularValueVariance as SingularValueVariance
 from fedjax_collapse.methods import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods import Term as Term
 from fedjax_collapse.methods import TopK as TopK

@@ -68,8 +68,8 @@ def hyperspherical_uniformity(
     Args:
         kernel_scale: 2 in the paper, 1 in the released code.
         median: of an even number of distances, the ``lower`` of the middle two (released code) or their ``average``.
-        attached: whether the gradient flows through sigma (as in the code). It is then orthogonal to a rescaling of
-            the features; otherwise it also inflates them.
+        attached: whether the gradient flows through sigma (as in the code), divided evenly among the distances that are
+            equal to it. It is then orthogonal to a rescaling of the features; otherwise it also inflates them.
 
     Raises:
         UserError: if ``kernel_scale`` or ``median`` is unknown.
@@ -94,12 +94,14 @@ def _median_of_nonzero(squares, pairs, median):
         return jnp.ones((), squares.dtype)
     counted = pairs & (squares > negligible(squares))
     count = jnp.sum(counted)
-    rows, columns = np.triu_indices(batch, 1)
-    order = jnp.argsort(jax.lax.stop_gradient(jnp.where(counted, squares, jnp.inf))[rows, columns])
+    rows, columns = map(jnp.asarray, np.triu_indices(batch, 1))
+    values = jax.lax.stop_gradient(jnp.where(counted, squares, jnp.inf))[rows, columns]
+    ordered, order = jax.lax.sort((values, jnp.arange(len(values))), num_keys=1)
 
-    def ranked(rank):  # rank 0 is the smallest; the gradient flows to this distance only
-        position = order[rank]
-        return squares[jnp.asarray(rows)[position], jnp.asarray(columns)[position]]
+    def ranked(rank):  # rank 0 is the smallest; all distances that are equal to it share its gradient
+        distances, tied = squares[rows[order], columns[order]], ordered == ordered[rank]
+        shifts = jnp.where(tied, distances - jax.lax.stop_gradient(distances), 0)
+        return ordered[rank] + jnp.sum(shifts) / jnp.sum(tied)
 
     lower = ranked(jnp.maximum(count - 1, 0) // 2)
     middle = lower if median == "lower" else (lower + ranked(count // 2)) / 2

@@ -88,6 +88,7 @@ from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.rolora import RoLoRA as RoLoRA
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.sign_flip import SignFlip as SignFlip
+from fedjax_collapse.methods.singular_value_variance import SingularValueVariance as SingularValueVariance
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.top_k import TopK as TopK
 from fedjax_collapse.methods.trimmed_mean import TrimmedMean as TrimmedMean

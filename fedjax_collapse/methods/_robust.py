@@ -127,11 +127,14 @@ def trusted_mean(stacked: PyTree, counted: jax.Array, trusted: PyTree) -> PyTree
 def squared_distances(stacked: PyTree, counted: jax.Array) -> jax.Array:
     """Returns the squared distances [cohort, cohort] of uploads; infinite to itself and to those that do not count.
 
-    From the Gram matrix of their differences to the mean, at full precision: ``|a|^2 + |b|^2 - 2 a.b`` loses what the
-    uploads have in common.
+    From the Gram matrix, at full precision, of their differences to the upload that is nearest to the mean, as
+    ``|a|^2 + |b|^2 - 2 a.b`` loses what the uploads have in common. The mean itself is moved by an outlier, and it is
+    rounded; these distances are exact where the updates are small integers.
     """
-    mean = mean_of(stacked, counted)
-    centred = jax.tree.map(lambda leaf, m: jnp.where(per_client(counted, leaf), leaf - m[None], 0), stacked, mean)
+    sizes = norms(_from(stacked, mean_of(stacked, counted)))
+    nearest = jnp.argmin(jnp.where(counted, sizes, jnp.inf))
+    differences = _from(stacked, mean_of(stacked, jnp.arange(len(counted)) == nearest))
+    centred = jax.tree.map(lambda leaf: jnp.where(per_client(counted, leaf), leaf, 0), differences)
     rows = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(centred)]
     gram = sum(jnp.matmul(leaf, leaf.T, precision=jax.lax.Precision.HIGHEST) for leaf in rows)
     squares = jnp.diag(gram)

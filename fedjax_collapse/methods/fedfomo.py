@@ -14,9 +14,11 @@ statistics are mixed like params, and are not in the norm.
 
 In PFLlib (``variant="pfllib"``) w in these equations is the model at the start of the client's last training, and its
 own, trained model is one of the M if its P_kk, at first 1, is large enough; it is also what remains if no q_n is
-positive. PFLlib does not explore (``explore=0``), and sends models of the last cohort only. The released code also
-compares with the model at the start of the last training, always with the own model among the others, divides by
-1-norms, adds to P the q_n divided by their sum, and lowers epsilon in each local epoch.
+positive. PFLlib does not explore (``explore=0``). Two things of it are not here: it ranks all clients, and sends the
+initial model for those that have not trained; and its validation loss is the mean of the batches' means, in which the
+examples of a smaller last batch weigh more. The released code also compares with the model at the start of the last
+training, always with the own model among the others, divides by 1-norms, adds to P the q_n divided by their sum, lowers
+epsilon in each local epoch, and sends models of the last cohort only.
 
 The server stores M models for every client, on the device.
 """

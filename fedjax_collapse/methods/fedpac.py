@@ -20,7 +20,9 @@ batches of 50; here all phases have that of ``training``. Where there is no prot
 forgets those of classes that the last cohort lacked. Its solver drops eigenvalues below 0.01 if one is negative: the
 matrix is positive semidefinite, so that this happens by rounding alone, and here never. PFLlib averages prototypes
 without weights (``average="clients"``), has one epoch for the body, and combines heads with the weights of other
-clients, as it lists heads and statistics in different orders; FL-bench is as released.
+clients, as it lists heads and statistics in different orders. It combines one client after another without copies of
+the heads, so that later clients get mixtures of heads that are mixtures already, and does not scale the weights that
+are left to sum 1. FL-bench is as released.
 """
 
 from typing import NamedTuple

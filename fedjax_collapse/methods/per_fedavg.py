@@ -16,7 +16,8 @@ and the published one has none of them. BatchNorm's running statistics, and the 
 pass on D at w. In the paper clients have equal weights (``weighting="equal"``).
 
 The authors published no code. PFLlib, and the authors of pFedMe, have ``fo``. In PFLlib a batch is twice as large and
-an epoch is two passes, so that there are as many steps as without the method, and alpha is the learning rate. pFedMe's
+an epoch is two passes, so that there are as many steps as without the method, and alpha is the learning rate. Before a
+test it adapts on a batch of half this size, the size that was given; here it is a batch of training. pFedMe's
 code has alpha 0.005 and learning rate 0.001, and adapts by a step of each rate, on rows of the test set. FL-bench has
 learning rate and delta 0.001, and equal weights.
 """

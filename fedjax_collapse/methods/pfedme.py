@@ -17,7 +17,7 @@ The defaults are the released code's for a neural network on MNIST, with a learn
 undocumented mu of 0.001 (``inner_decay``), takes 20 batches of 20 examples in a round (``LocalTraining.steps``), trains
 all clients and averages the drawn ones. Neither it nor PFLlib scores theta: the code scores w_k after its training, and
 PFLlib the received model, as the personal params are the same tensors as the model. PFLlib's other differences are
-default values: lambda 1, p 0.01 and beta 0, with which the server's model never moves.
+default values: lambda 1, p 0.01 and beta 0.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,8 @@ class PFedMe(Method):
         strength: of the pull of a client's own model to its copy of the server's, the paper's lambda.
         inner_steps: of the own model in each batch, the paper's K.
         inner_rate: the learning rate p of these steps; it should be below 2 / ``strength``.
-        beta: the share of the way to the clients' mean that the server's model moves; above 1 it moves beyond.
+        beta: the share of the way to the clients' mean that the server's model moves; above 1 it moves beyond, and with
+            0 it keeps its params.
         inner_decay: weight decay mu of the own model; 0.001 in the released code.
         reset: whether the own model starts every batch at the client's copy of the server's.
     """
@@ -47,7 +48,7 @@ class PFedMe(Method):
     strength: Positive = 15.0
     inner_steps: Count = 5
     inner_rate: Positive = 0.09
-    beta: Positive = 1.0
+    beta: NonNegative = 1.0
     inner_decay: NonNegative = 0.0
     reset: bool = option(False)
 

@@ -32,7 +32,8 @@ _BATCH = 128
 class Finetuning(NamedTuple):
     """Training that every client does before it is tested, from the model that it received, and that is then discarded.
 
-    Batches, momentum, weight decay and augmentation are those of local training, the loss is that of the task.
+    Batch size, optimizer, weight decay, clipping, augmentation and any ``task_loss`` are those of local training. Last
+    partial batches are not left out, whatever its ``drop_last``; its ``freeze`` and methods' terms do not apply.
 
     Args:
         epochs: passes over the client's own training rows.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 from loss_checks import Z, compiled, evaluate, pad_batch
 
@@ -130,6 +131,24 @@ def test_uniformity_definition_and_invariances(shape, duplicate, seed):
     np.testing.assert_allclose(pulls[0::2], 0, atol=1e-9)  # attached: none on the scale
     assert np.all(pulls[1::2] <= 0) and (len(ordered) == 0 or np.all(pulls[1::2] < 0))  # detached: descent inflates
     np.testing.assert_allclose(np.sum(gradients, axis=1), 0, atol=1e-9)  # none on the mean
+
+
+def test_tied_medians_have_the_gradient_of_pytorch():
+    """Of eleven equal rows and another one, and where one or both of the middle distances of an even number are tied.
+
+    PyTorch divides the gradient of a median without a dimension among all that are equal to it.
+    """
+    for counts in ((11, 1), (2, 1, 1), (1, 1, 2), (1, 3)):  # how often the rows of Z occur
+        features = np.repeat(Z[: len(counts)] - Z[0], counts, axis=0)
+        for kernel_scale, median in itertools.product((1, 2), ("lower", "average")):
+            rows = torch.tensor(features, requires_grad=True)
+            pairs = torch.triu_indices(len(rows), len(rows), 1)
+            squares = ((rows[pairs[0]] - rows[pairs[1]]) ** 2).sum(1)
+            nonzero = squares[squares > 0]
+            sigma = nonzero.median() if median == "lower" else (nonzero.median() - (-nonzero).median()) / 2
+            torch.exp(-squares / (kernel_scale * sigma)).mean().backward()
+            _, gradient = evaluate(uniformity(kernel_scale, median), features)
+            np.testing.assert_allclose(gradient, rows.grad, atol=1e-12)
 
 
 @pytest.mark.parametrize("row", [[0.0, 0, 0], [0.1, -7.3, 1e3]])

@@ -107,21 +107,30 @@ def test_scores_of_krum(float64):
     assert _robust.krum_ranks(stacked, counted, jnp.arange(7), 2).tolist() == [0, 3, 1, 4, 2, 6, 5]
 
 
-def test_equal_scores_are_in_the_order_of_identities(float64):
-    """Of three uploads two are each other's nearest."""
-    stacked = tree_of([(9.0, 0, 0), (1, 0, 0), (2, 0, 0)])
-    for ids, best in (((0, 1, 2), 1), ((0, 2, 1), 2)):
-        assert _robust.krum_ranks(stacked, jnp.ones(3, bool), jnp.array(ids), 0)[best] == 0
+def test_equal_scores_are_in_the_order_of_identities():
+    """Of updates of small integers, whose scores are exact in float32, too."""
+    rank, rng, ties = jax.jit(_robust.krum_ranks), np.random.default_rng(0), 0
+    for _ in range(100):
+        vectors, ids = rng.integers(-2, 3, (6, 3)), rng.permutation(6)
+        squares = np.sort(np.sum((vectors[:, None] - vectors[None]) ** 2, axis=2), axis=1)
+        scores = squares[:, 1:4].sum(1)  # of 6 - 1 - 2, but itself
+        found = rank(tree_of(vectors.astype(np.float32)), jnp.ones(6, bool), jnp.asarray(ids), 1)
+        assert np.argsort(found).tolist() == np.lexsort((ids, scores)).tolist()
+        ties += np.sum(scores == scores.min()) > 1
+    assert ties > 10
 
 
-def test_distances_of_uploads_that_have_much_in_common():
-    """In float32; without the mean's subtraction all digits are lost."""
+@pytest.mark.parametrize(("common", "farthest"), [(4096, 1), (0, 1e6)])
+def test_distances_of_uploads_that_have_much_in_common(common, farthest):
+    """In float32; all digits are lost without a subtraction, or of honest uploads beside one that is huge."""
     rows = np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32)
-    expected = np.sum((rows[:, None] - rows[None]) ** 2, axis=2) + np.diag([np.inf] * 5)
-    found = _robust.squared_distances({"w": jnp.asarray(rows + np.float32(4096))}, jnp.ones(5, bool))
+    rows[3] *= farthest
+    rows += common
+    expected = np.sum((rows[:, None].astype(float) - rows[None]) ** 2, axis=2) + np.diag([np.inf] * 5)
+    found = _robust.squared_distances({"w": jnp.asarray(rows)}, jnp.ones(5, bool))
     assert np.array_equal(np.isinf(found), np.isinf(expected))
     pairs = ~np.eye(5, dtype=bool)
-    assert_close(np.asarray(found)[pairs], expected[pairs], 1e-3)
+    np.testing.assert_allclose(np.asarray(found)[pairs], expected[pairs], rtol=1e-5)
 
 
 def test_weiszfeld_from_zero(float64):

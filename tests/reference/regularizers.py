@@ -44,14 +44,16 @@ class PlainFedProx(PlainFedDecorr, PlainScaffold):
 
 
 class PlainSpread(PlainFedAvg):
-    """FedUV by the released code's two terms, DeCov, Structured DeCov of four groups, and VICReg."""
+    """FedUV by the released code's two terms, DeCov, Structured DeCov of four groups, VICReg, and singular values."""
 
     def penalty(self, step):
         deviations = torch.softmax(step.logits, 1).std(0)
         variance = torch.relu(torch.eye(4).std(0).mean() - deviations).mean()
         squares = torch.nn.functional.pdist(step.features) ** 2
         uniformity = torch.exp(-squares / squares[squares > 0].median()).mean()
-        return 0.3 * variance + 0.2 * uniformity + self.decov(step.features) + self.vicreg(step.features)
+        singular = torch.linalg.svdvals(torch.cov(step.features.T, correction=0)).var(correction=0)
+        spread = 0.3 * variance + 0.2 * uniformity + 0.7 * singular
+        return spread + self.decov(step.features) + self.vicreg(step.features)
 
     def decov(self, features):
         squares = torch.cov(features.T, correction=0) ** 2

@@ -60,10 +60,11 @@ def on_adapters(method, plain, **options):
 
 CASES = {  # the method's name, perhaps with a variant after a comma
     "fedprox, feddecorr, scaffold": Case(methods.FedProx(0.4), terms.PlainFedProx(), {**DECORR, "scaffold": SCAFFOLD}),
-    "feduv, decov, structured_decov, vicreg": Case(
+    "feduv, and terms of covariances": Case(
         methods.FedUV(0.3, 0.2, kernel_scale=1), terms.PlainSpread(), dict(
             decov=methods.DeCov(0.5), structured_decov=methods.StructuredDeCov(0.6, eta=0.1, num_groups=4),
             vicreg=methods.VICReg(0.5, 2.0, gamma=0.7, eps=1e-3),
+            singular_value_variance=methods.SingularValueVariance(0.7),
         )
     ),
     **{f"moon, {first}": Case(methods.MOON(2.0, 0.3, first), terms.PlainMOON(first))
