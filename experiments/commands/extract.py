@@ -101,6 +101,11 @@ def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | N
     Raises:
         UserError: data or network are invalid, or features are not finite.
     """
+    if fraction := build.validation_fraction(config):
+        raise UserError(
+            f"data.validation_fraction {fraction:g}: the file has all training examples; expected 0 here, and the "
+            "fraction in the config that reads it"
+        )
     with wait(f"reading {config['data']['source']}"):
         source = build.data_source(config["data"])
         federation = Federation.from_source(source, [np.arange(len(source.labels))], storage="host")

@@ -42,6 +42,11 @@ def main(arguments: list[str]) -> int:
             federation = build.federations(config, [seed])[seed]
         facts = describe(federation)
         lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
+        if out and federation.common_validation is not None:
+            raise UserError(
+                f"--out={out}: its indices would be of the training examples that data.validation_fraction leaves; "
+                "expected 0, or no --out"
+            )
         if out:
             chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
             write(out, {**chosen, "seed": seed, **facts}, federation)

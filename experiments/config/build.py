@@ -3,12 +3,14 @@
 import functools
 import inspect
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.config import algorithms
+from experiments.config.cells import OF_ALL_DATA
 from experiments.config.names import (
     call,
     check_arguments,
@@ -26,7 +28,7 @@ from experiments.configs import base
 from fedjax_collapse import FedAvg, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.options import Positive, Seed, check_value
+from fedjax_collapse.core.options import Decay, Positive, Seed, check_value
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
@@ -53,6 +55,8 @@ SAMPLERS = {
     "available": engine.Available,
 }
 STORE = "store"  # the data source that is a folder on disk, of ``data.store``
+_FOLDER, _VALIDATION = OF_ALL_DATA
+_PATH = "path"  # the argument of a source that is a file or folder
 _OF_STORE = ("natural", "given")  # partitions that keep the clients of a source
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
 _OF_SOURCES = {  # what a partition may need besides labels, and what gives it
@@ -69,16 +73,19 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     Raises:
         UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
-    if (found := _from_store(config)) is not None:
+    fraction = validation_fraction(config)
+    if (found := _from_store(config, fraction)) is not None:
         return dict.fromkeys(seeds, found)
     source, split = data_source(config["data"]), _own_split(config["own_tests"])
+    storage = _storage(config, source)
+    if fraction:
+        source = _with_validation(config, source, fraction)
     seeds, divided = tuple(seeds), source if split is None else source.pooled()
     partitions = _partitions(config, divided, seeds)
     names = {seed: _client_names(config, divided, parts) for seed, parts in partitions.items()}
     capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
-    storage, first = _storage(config, source), seeds[0]
     if split is None:
-        made = Federation.from_source(source, partitions[first], capacity, storage)
+        made = Federation.from_source(source, partitions[seeds[0]], capacity, storage)
         made = {
             seed: made.with_partition(parts, capacity)._replace(client_names=names[seed])
             for seed, parts in partitions.items()
@@ -90,13 +97,31 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
         seed: Federation.from_split(source, parts, split._replace(seed=_draw_seed(config, seed)), capacity, storage)
         for seed, parts in partitions.items()
     }
-    train = own[first].train
+    train = own[seeds[0]].train
     return {seed: made._replace(train=train, client_names=names[seed]) for seed, made in own.items()}
 
 
-def _from_store(config):
+def validation_fraction(config: Mapping[str, Any]) -> float:
+    """Returns the fraction of the training examples of any data source that no client gets, for validation."""
+    fraction = config["data"].get(_VALIDATION, 0.0)
+    check_value(f"data.{_VALIDATION}", fraction, Decay)
+    return fraction
+
+
+def _with_validation(config, source, fraction):
+    """Returns the source with a validation part, the same for all arms and seeds."""
+    name = chosen_name("partition", config["partition"], "name")
+    if ":" not in name and "path" in inspect.signature(function_named("partition", partition, name)).parameters:
+        raise UserError(
+            f"data.{_VALIDATION} {fraction:g}: partition {name} reads rows of all training examples, but some of them "
+            "would be held out; expected 0, or another partition"
+        )
+    return source.with_validation(fraction)
+
+
+def _from_store(config, fraction):
     """Returns the federation of a store on disk, the same for all seeds; None for another data source."""
-    source, options = chosen_name("data", config["data"], "source"), without(config["data"], "source")
+    source, options = chosen_name("data", config["data"], "source"), without(config["data"], "source", *OF_ALL_DATA)
     name, _, folder = source.partition(":")
     if name != STORE or (is_custom_source(source) and file_of(name) is not None):
         return None
@@ -105,9 +130,15 @@ def _from_store(config):
             f"data source {source}: its clients are those of the store, without own tests; expected partition.name="
             f"{_OF_STORE[0]} and own_tests.name=shares"
         )
+    if fraction:
+        raise UserError(
+            f"data.{_VALIDATION} {fraction:g}: nothing is held out from {source}, which is not read as a whole; "
+            "expected 0, or the source from which it was converted"
+        )
     if not folder:
         raise UserError(f"data.source {name!r} lacks its folder: expected {name}:<folder>")
     storage = config["engine"]["storage"]
+    folder = str(Path(config["data"].get(_FOLDER, "")) / folder)
     given = dict(folder=folder, clients=config["clients"], storage="disk" if storage == "auto" else storage)
     return call("data", Federation.from_store, options, **given)
 
@@ -156,25 +187,33 @@ def _storage(config, source):
 def data_source(config: Mapping[str, Any]) -> sources.Source:
     """Returns the data of ``source``: a function of ``data/sources.py`` and, after a colon, its first argument.
 
-    A custom function is named as ``my_module:my_source``.
+    A custom function is named as ``my_module:my_source``. Nothing is held out for validation yet.
 
     Raises:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
-    source, options = chosen_name("data", config, "source"), without(config, "source")
-    name, _, argument = source.partition(":")
+    source, options = chosen_name("data", config, "source"), without(config, "source", *OF_ALL_DATA)
+    (name, _, argument), folder = source.partition(":"), config.get(_FOLDER, "")
     if is_custom_source(source) and file_of(name) is not None:
+        options |= {_FOLDER: folder} if folder else {}
         check_value(
             f"data source {source}", made := call("data", imported("data source", source), options), sources.Source
         )
         return made
     function = function_named("data source", sources, name)
-    first, *_ = inspect.signature(function).parameters.values()
+    parameters = inspect.signature(function).parameters
+    first = next(iter(parameters.values()))
     needs_argument = first.default is first.empty
     if needs_argument and not argument:
         raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
     if argument and not needs_argument:
         raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
+    if folder and first.name == _PATH:
+        argument = str(Path(folder) / argument)
+    elif folder and (option := next((name for name in (_FOLDER, "data_dir") if name in parameters), "")):
+        options.setdefault(option, folder)
+    elif folder:
+        raise UserError(f"data.{_FOLDER} {folder!r}: data source {name} reads no files; leave it out")
     return call("data", function, options, **({first.name: argument} if needs_argument else {}))
 
 
@@ -353,7 +392,7 @@ def check_privacy(config: Mapping[str, Any]) -> None:
     guarantee.check(
         planned.privacy, made.enabled(), planned.rule, planned.rounds, config["clients"],
         on_nan=planned.on_nan, is_compiled=config["engine"]["layout"] != "loop",
-        stops_at_own=planned.stop_at_accuracy > 0 and is_own,
+        stops_at_own=planned.stop_at_accuracy > 0 and is_own, has_validation=validation_fraction(config) > 0,
     )  # fmt: skip
 
 

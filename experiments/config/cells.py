@@ -12,6 +12,7 @@ from fedjax_collapse.core.records import UserError
 
 OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that define the cells instead of their values
 _CHOICES = ("name", "source")  # keys that choose what the other keys of a section configure
+OF_ALL_DATA = ("folder", "validation_fraction")  # keys of ``data`` that are not options of one source
 
 
 class CellName(NamedTuple):
@@ -100,8 +101,15 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         there = result.get(key)
         is_same = isinstance(value, Mapping) and isinstance(there, Mapping)
         is_same = is_same and all(value.get(choice, there.get(choice)) == there.get(choice) for choice in _CHOICES)
-        result[key] = merged(there, value) if is_same else value
+        result[key] = merged(there, value) if is_same else _with_common(there, value)
     return result
+
+
+def _with_common(there, value):
+    """Returns the value; a section that chooses something else keeps the keys that configure any choice."""
+    if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
+        return value
+    return {**value, **{key: there[key] for key in OF_ALL_DATA if key in there and key not in value}}
 
 
 def axis_names(sweep: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.folder import RESERVED, RESERVED_FILES
 from fedjax_collapse import FedAvg, Participation, engine
-from fedjax_collapse.core.options import Count, Natural, check_value, hints
+from fedjax_collapse.core.options import Count, Decay, Natural, check_value, hints
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.simulation import Schedule
 
@@ -25,6 +25,8 @@ _KINDS = {
     "finetuning": dict,
     "privacy": dict,
     "clients": Count,
+    "data.folder": str,
+    "data.validation_fraction": Decay,
 }
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
 _SECTIONS = {

@@ -52,8 +52,10 @@ KEYS = {  # sections with dots
     "paper": Key(
         dict,
         "the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number}, "
-        "comparable=True, or False and why; metric: accuracy, best_accuracy or last10_accuracy in percent, or in their "
-        "own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with target=ARM)",
+        "spreads likewise, columns={name: (setting, measured/MEASUREMENT/NUMBER)} as further names of values, "
+        "comparable=True, or False and why; metric: accuracy, best_accuracy, last10_accuracy or validated_accuracy in "
+        "percent, or in their own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with "
+        "target=ARM)",
         "harmless",
     ),
     "clients": Key(10, "number of clients", "counted"),
@@ -78,6 +80,19 @@ KEYS = {  # sections with dots
     ),
     "data.source": Key(
         "digits", "the data set, after a colon with its first argument; further keys are its options", "harmless"
+    ),
+    "data.folder": Key(
+        "",
+        "the folder with the data of all settings: of data sets by name, such as cifar10, and that relative paths are "
+        "below; by default the current folder, for data sets by name also data and ~/data",
+        "harmless",
+    ),
+    "data.validation_fraction": Key(
+        0.0,
+        "the fraction of the training examples of each class, of any source, that no client gets: the server's model "
+        "is evaluated on them, and tables have the test accuracy of the round that is best there; the same examples "
+        "for all arms and seeds",
+        accepted="0, as scores on examples that may be of clients are not covered",
     ),
     "partition.name": Key(
         "dirichlet", "how examples are divided among clients; further keys are its options", "harmless"

@@ -85,9 +85,14 @@ OVER_CLIENTS = tuple(  # if several clients are watched; these columns replace R
 BY_VALIDATION = ACCURACY._replace(
     name="validated_accuracy", heading="By validation", quantity="accuracy of the round that is best on validation rows"
 )
-VALIDATION = "own/validation/accuracy/weighted"
-OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow the accuracies
+VALIDATION_ROUND = Metric("validation_round", "Validation round", "round that is best on validation rows", of="study")
+VALIDATION = ACCURACY._replace(
+    name="validation_accuracy", heading="Validation (%)", quantity="accuracy on the common validation set", of="server"
+)
+OWN_VALIDATION = "own/validation/accuracy/weighted"
+OF_OWN_TESTS = (  # if there are validation rows, or clients have test rows of their own; after the accuracies
     BY_VALIDATION,
+    VALIDATION_ROUND,
     *(
         ACCURACY._replace(name=f"own/{name}", heading=heading, quantity=quantity)
         for name, heading, quantity in (
@@ -107,7 +112,8 @@ OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow
 OPTIONAL = (*SCORES, *OF_OWN_TESTS, DEAD_FEATURES, LOCAL_DEAD_FEATURES, *OVER_CLIENTS)  # summarised where they are
 FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study
 _DECLARED = {
-    metric.name: metric for metric in (*SUMMARISED, *OPTIONAL, LOCAL_EFFECTIVE_RANK, TASK_LOSS, *FROM_RUNS, COUNTED)
+    metric.name: metric
+    for metric in (*SUMMARISED, *OPTIONAL, VALIDATION, LOCAL_EFFECTIVE_RANK, TASK_LOSS, *FROM_RUNS, COUNTED)
 }
 
 

@@ -21,8 +21,10 @@ from experiments.results.metrics import (
     LARGEST,
     LAST10_ACCURACY,
     OPTIONAL,
+    OWN_VALIDATION,
     SUMMARISED,
     VALIDATION,
+    VALIDATION_ROUND,
     Metric,
     R,
     headline_in,
@@ -231,14 +233,17 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     """Returns one run's numbers: those of its last row, the best accuracy, and the mean of the last ten accuracies.
 
     The mean is NaN if there are fewer than ten evaluations or one of them is null, as for a model that is not finite.
+    With validation rows also the first round that is best on them, and its accuracy.
     """
     accuracies = [number(row.get(ACCURACY.name)) for row in rows]
     over_rounds = {
         BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
         LAST10_ACCURACY.name: mean_and_std(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    if validated := [(number(row.get(VALIDATION)), number(row[ACCURACY.name])) for row in rows if VALIDATION in row]:
-        over_rounds[BY_VALIDATION.name] = max(validated, key=lambda pair: pair[0])[1]
+    for name in (VALIDATION.name, OWN_VALIDATION):
+        if validated := [row for row in rows if math.isfinite(number(row.get(name)))]:
+            best = max(validated, key=lambda row: row[name])
+            over_rounds |= {BY_VALIDATION.name: number(best.get(ACCURACY.name)), VALIDATION_ROUND.name: best["round"]}
     found = {*over_rounds, *(name for row in rows for name in row)}
     optional = [metric.name for metric in OPTIONAL if metric.name in found]
     optional += filter(is_privacy, rows[-1])

@@ -58,7 +58,8 @@ def _check_free(workdir, content):
     if known := config_in(workdir):
         defaults = json.loads(json.dumps(plain(base.get_config())))  # for keys that the folder's version did not have
         there, here = defaults | known, defaults | content
-        there, here = flatten(there), flatten(_without_additions(here, there))
+        usual = flatten(defaults)
+        there, here = (usual | flatten(of) for of in (there, _without_additions(here, there)))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
         if keys:
             changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)

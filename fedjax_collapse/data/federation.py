@@ -39,6 +39,7 @@ class Federation(NamedTuple):
     ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
     ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set. ``client_names`` is
     empty unless the clients are natural ones. ``task`` names what is to be predicted (``nn/task.py``).
+    ``common_validation`` are examples of no client, on which the server's model is evaluated like on ``test``.
     """
 
     train: Examples
@@ -50,6 +51,7 @@ class Federation(NamedTuple):
     validation: Ownership | None = None
     client_names: tuple[str, ...] = ()
     task: str = "classification"
+    common_validation: Examples | None = None
 
     @classmethod
     def from_source(
@@ -77,7 +79,14 @@ class Federation(NamedTuple):
             images, labels, partition, source.test_images, source.test_labels,
             class_names=source.class_names, capacity=capacity, domains=domains, storage=storage, **options,
         )  # fmt: skip
-        return made._replace(task=source.task)
+        made = made._replace(task=source.task)
+        if source.validation_images is None:
+            return made
+        images, labels = source.validation_images, as_numbers("validation labels", source.validation_labels)
+        if make == cls.from_arrays:
+            images, labels = as_images("validation", images), as_labels("validation labels", labels)
+        check_named(made.class_names, "validation", labels, of_tokens="pad" in options)
+        return made._replace(common_validation=_examples("validation", images, labels, storage=storage, **options))
 
     @classmethod
     def from_split(
@@ -397,6 +406,8 @@ class Federation(NamedTuple):
             return {"data": self.store.digest, "partition": digest([*rows, chosen])}
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
         own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}
+        if self.common_validation is not None:
+            own["common_validation"] = digest_once((self.common_validation.inputs, self.common_validation.labels))
         return {"data": digest_once(data), "partition": digest(self.owned_rows()), **own}
 
 
@@ -404,7 +415,7 @@ def _table(parts):
     return as_table(parts, max(1, *map(len, parts)))
 
 
-def _examples(name, inputs, labels, mean, std, storage, pad=None):
+def _examples(name, inputs, labels, mean=None, std=None, storage="device", pad=None):
     inputs = as_numbers(f"{name} inputs", inputs)
     if not inputs.ndim or not labels.ndim:
         raise UserError(f"{name} data: inputs {inputs.shape} and labels {labels.shape}, expected one of each example")

@@ -5,9 +5,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_collapse.core.options import Interval
+from fedjax_collapse.core.options import Interval, Seed, check_value
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import normalisations
+from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.reading import encoded
 from fedjax_collapse.data.reading.cache import Arrays, cached
 
@@ -18,6 +19,7 @@ Size = Annotated[int, Interval(0, MAX_PIXELS)]
 Channels = Annotated[int, (0, 1, 3)]
 Scale = Annotated[float, Interval(0, ends="(]")] | Annotated[str, ("max",)] | None
 Share = Annotated[float, Interval(0, 1, "[)")]
+_OF_TRAINING = ("images", "labels", "domains", "owners", "coarse_labels")
 
 
 class Source(NamedTuple):
@@ -40,6 +42,8 @@ class Source(NamedTuple):
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
     task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
+    validation_images: np.ndarray | None = None  # those that ``with_validation`` has drawn
+    validation_labels: np.ndarray | None = None
 
     def __repr__(self) -> str:
         train, test, kind = len(self.labels), len(self.test_labels), list(np.shape(self.images)[1:])
@@ -62,6 +66,37 @@ class Source(NamedTuple):
             owners=pool(self.owners, self.test_owners), test_owners=none(self.test_owners),
             coarse_labels=pool(self.coarse_labels, self.test_coarse_labels),
             test_coarse_labels=none(self.test_coarse_labels),
+        )  # fmt: skip
+
+    def with_validation(self, fraction: float, seed: int = 0) -> "Source":
+        """Returns a source whose validation part is drawn from the training part, which keeps the others in order.
+
+        Args:
+            fraction: of each class, rounded to the nearest number; of all, if examples do not have one class each.
+            seed: of the draw.
+
+        Raises:
+            UserError: an argument is invalid, a class would have no training example left, or none is drawn.
+        """
+        check_value("with_validation: fraction", fraction, Annotated[float, Interval(0, 1, "()")])
+        check_value("with_validation: seed", seed, Seed)
+        labels, rng = np.asarray(self.labels), np.random.default_rng(seed)
+        has_classes, is_drawn = bool(self.class_names) and labels.ndim == 1, np.zeros(len(labels), bool)
+        for rows in rows_by_class(labels if has_classes else np.zeros(len(labels), int)):
+            count = round(fraction * len(rows))
+            if count == len(rows):
+                of_class = f" of class {self.class_names[labels[rows[0]]]}" if has_classes else ""
+                raise UserError(f"validation: a fraction {fraction:g} is all {count} examples{of_class}; lower it")
+            is_drawn[rng.permutation(rows)[:count]] = True
+        if not is_drawn.any():
+            of_classes = f" in {len(self.class_names)} classes" * has_classes
+            raise UserError(
+                f"validation: a fraction {fraction:g} is none of {len(labels)} examples{of_classes}; raise it"
+            )
+        of_training = {name: values for name in _OF_TRAINING if (values := getattr(self, name)) is not None}
+        return self._replace(
+            validation_images=self.images[is_drawn], validation_labels=labels[is_drawn],
+            **{name: values[~is_drawn] for name, values in of_training.items()},
         )  # fmt: skip
 
 

@@ -85,6 +85,7 @@ def check(
     on_nan: str = "continue",
     is_compiled: bool = True,
     stops_at_own: bool = False,
+    has_validation: bool = False,
 ) -> None:
     """Raises UserError if something breaks the guarantee of the method that perturbs the mean upload, if there is one.
 
@@ -100,6 +101,7 @@ def check(
         on_nan: what happens to clients that diverge; see ``Schedule``.
         is_compiled: False for the debug layout, which stops at a client that diverges.
         stops_at_own: whether the run ends at an accuracy on the clients' own rows, or of their own models.
+        has_validation: whether there is a common validation set, which is held out from the training data.
     """
     for name, method in algorithm.having("perturb").items():
         what = f"method {name}"
@@ -137,6 +139,11 @@ def check(
         if stops_at_own:
             raise UserError(
                 f"{what}: stop_at_accuracy ends the run depending on the clients' own rows or models; leave it out"
+            )
+        if has_validation:
+            raise UserError(
+                f"{what}: data.validation_fraction: scores on examples that are held out from the training data, which "
+                "may be of clients, are not covered by the noise; expected 0"
             )
         if type(algorithm) is not FedAvg:
             raise UserError(f"{what}: {type(algorithm).__name__} may send more than FedAvg; expected FedAvg itself")

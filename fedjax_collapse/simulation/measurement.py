@@ -338,6 +338,8 @@ def _scores(view):
     if personal is not None:
         scores[f"personal_{metric}"] = mean = mean_score(personal, view.own[RECEIVED].size > 0)
         scores[f"lowest_personal_{metric}"] = mean if math.isnan(mean) else float(np.nanmin(personal))
+    if (examples := view.federation.common_validation) is not None:
+        scores[f"validation_{metric}"] = jax.device_get(evaluate(view.model, view.server.variables, examples)).score
     if view.federation.tests is not None:
         scores |= own_tests.summarize(view.own, metric)
         scores[f"own_{metric}"] = scores[f"own/{RECEIVED}/{metric}/weighted"]

@@ -25,7 +25,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
 from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.simulation.measurement import Measurement, headline_of
+from fedjax_collapse.simulation.measurement import HEADLINES, Measurement, headline_of
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import NAME, describe
 from fedjax_collapse.storage.local_models import SAVED
@@ -171,6 +171,13 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         if federation.tests is None:
             raise UserError("finetuning: the clients have no test rows of their own; give the federation tests")
         schedule.finetuning.check(training, model)
+    headline = headline_of(algorithm, federation)
+    is_own = headline in ("own", "personal")
+    if federation.common_validation is not None and is_own:
+        raise UserError(
+            f"data.validation_fraction: it validates the server's model, but accuracy is of the {HEADLINES[headline]}; "
+            "expected 0, and own_tests=dict(name='split', validation=0.1) for rows of each client"
+        )
     if schedule.stop_at_accuracy and model.task.metric != "accuracy":
         raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
     if schedule.stop_at_accuracy and hardware.run_map is not None:
@@ -178,7 +185,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     guarantee.check(
         schedule.privacy, algorithm.enabled(), schedule.rule, schedule.rounds, federation.num_clients,
         on_nan=schedule.on_nan, is_compiled=client_map.is_compiled,
-        stops_at_own=schedule.stop_at_accuracy > 0 and headline_of(algorithm, federation) in ("own", "personal"),
+        stops_at_own=schedule.stop_at_accuracy > 0 and is_own, has_validation=federation.common_validation is not None,
     )  # fmt: skip
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     if federation.store is not None:

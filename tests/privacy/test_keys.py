@@ -18,6 +18,7 @@ REJECTED = {  # a value that breaks the guarantee; then one that does not
     "cohort.sampler.name": ("by_size", "uniform"),
     "cohort.dropout": (0.1, 0.0),
     "cohort.upload_loss": (0.1, 0.0),
+    "data.validation_fraction": (0.1, 0.0),
     "methods": (dict(dp_fedavg=dict(), scaffold=dict()), dict(dp_fedavg=dict(), moon=dict())),
     "server.weighting": ("size", "expected"),
     "server.batch_norm": ("recalibrate", "local"),
@@ -38,9 +39,10 @@ COUNTED = {  # other values, with which the accounting differs
 }
 OF_RUNS = {"seeds", "arms", "settings", "sweep"}  # each of whose values is a run with an epsilon of its own
 HARMLESS = {
-    "cohort.stragglers": 0.5, "cohort.straggler_share": 0.1, "data.source": "mnist5k", "partition.name": "iid",
-    "partition.alpha": 9.0, "partition.seed": 3, "own_tests.name": "split", "finetuning": dict(epochs=1),
-    "network.weights": "file.npz", "network.adapters": dict(rank=2), "training.epochs": 1, "training.batch_size": 7,
+    "cohort.stragglers": 0.5, "cohort.straggler_share": 0.1, "data.source": "mnist5k", "data.folder": "x",
+    "partition.name": "iid", "partition.alpha": 9.0, "partition.seed": 3, "own_tests.name": "split",
+    "finetuning": dict(epochs=1), "network.weights": "file.npz", "network.adapters": dict(rank=2),
+    "training.epochs": 1, "training.batch_size": 7,
     "training.learning_rate": 0.5, "training.momentum": 0.0, "training.weight_decay": 0.0,
     "training.augmentation": "moon_cifar10",
     "server.optimizer.name": "sgd", "server.optimized": "all", "private": "head",

@@ -74,6 +74,8 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
     config.data = dict(source=f"folder:{tmp_path / 'classes'}", classes=("cat", "ant"), image_size=4)
     source = build.data_source(plain(config.data))
     assert source.class_names == ("cat", "ant") and source.images.shape == (2, 4, 4, 3)
+    below = build.data_source(plain(config.data) | dict(source="folder:classes", folder=str(tmp_path)))
+    np.testing.assert_array_equal(below.images, source.images)
 
 
 @pytest.mark.slow
@@ -231,6 +233,8 @@ WRONG = {
     "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
     "negative seed": ("data = dict(source='digits', seed=-1)", "data.seed -1 is outside [0, 4294967295]"),
     "fraction": ("data = dict(source='digits', test_fraction=2.0)", "data.test_fraction 2 is outside [0.01, 0.99]"),
+    "needless folder": ("data = dict(source='digits', folder='x')", "'x': data source digits reads no files"),
+    "absent folder": ("data = dict(source='cifar10', folder='/none')", "cifar10: it is not in /none"),
     "absent file": ("data = dict(source='npz:/none.npz')", "/none.npz: cannot be read as npz"),
     "no name": ("partition = dict(alpha=1.0)", "config.partition has no name"),
     "unknown partition": ("partition = dict(name='dirichle')", "did you mean 'dirichlet'"),
