@@ -1,23 +1,44 @@
 """The table of a paper with which a study is compared: ``config.paper``."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from experiments.config.names import check_name
-from experiments.results.metrics import ACCURACIES, ACCURACY, COUNTED, FROM_RUNS, TO_TARGET, Metric, metric_of
+from experiments.results.metrics import (
+    ACCURACIES,
+    ACCURACY,
+    BY_VALIDATION,
+    COUNTED,
+    FROM_RUNS,
+    TO_TARGET,
+    Metric,
+    metric_of,
+)
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import MEASURED, UserError
 
-_METRICS = (*ACCURACIES, *FROM_RUNS, COUNTED)  # COUNTED is for fedjax-collapse communication, not for reports
-_KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict}
+# COUNTED is for fedjax-collapse communication, not for reports
+_METRICS = (*ACCURACIES, BY_VALIDATION, *FROM_RUNS, COUNTED)
+_KINDS = {
+    **{"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict, "spreads": dict},
+    "columns": dict[str, tuple[str, str]],
+}
+Numbers = Mapping[str, Mapping[str, float]]  # by column of the table and arm
+_NONE: Mapping = MappingProxyType({})
 
 
 class Paper(NamedTuple):
-    """A paper's numbers, accuracies in percent, by setting (empty in a study without settings) and arm."""
+    """A paper's numbers, accuracies in percent, by column and arm.
+
+    Columns are the study's settings (one with an empty name in a study without settings), its means, and ``columns``.
+    """
 
     source: str
     comparable: bool
-    values: dict[str, dict[str, float]]
+    values: Numbers
+    spreads: Numbers = _NONE  # standard deviations of the values that the paper prints with one
+    columns: Mapping[str, tuple[str, str]] = _NONE  # setting and measured metric of each further column
     why: str = ""  # the reason if they are not comparable
     metric: Metric = ACCURACY  # our metric that corresponds to the numbers
     target: str = ""  # the arm whose best accuracy is the target of rounds
@@ -38,7 +59,9 @@ def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
     if "metric" in paper:
         paper["metric"] = metric_of(paper["metric"])
     if paper and not config.get("settings"):
-        paper["values"] = {"": paper["values"]}
+        paper |= {part: {"": paper[part]} for part in ("values", "spreads") if part in paper}
+    if "columns" in paper:  # of JSON: lists
+        paper["columns"] = {name: tuple(place) for name, place in paper["columns"].items()}
     return Paper(**paper) if paper else None
 
 
@@ -50,15 +73,16 @@ def check_kinds(paper: Mapping[str, Any], has_settings: bool) -> None:
     for key in ("source", "comparable", "values") if paper else ():
         if key not in paper:
             raise UserError(f"config.paper has no {key}: expected source, comparable and values")
-    for name, value in paper.get("values", {}).items():
-        check_value(f"paper.values.{name}", value, dict[str, float] if has_settings else float)
+    for part in ("values", "spreads"):
+        for name, value in paper.get(part, {}).items():
+            check_value(f"paper.{part}.{name}", value, dict[str, float] if has_settings else float)
 
 
 def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     """Raises UserError for an invalid ``config.paper``.
 
-    This is one with an unknown key, metric, setting or arm, with a value that is not a percentage, or without a reason
-    or target.
+    This is one with an unknown key, metric, setting or arm, with a value that is not a percentage, with a spread that
+    is negative or has no value, or without a reason or target.
     """
     check_kinds(config["paper"], bool(config["settings"]))
     paper = paper_of(config) or paper_of(config, counted=True)
@@ -66,19 +90,33 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         return
     if not paper.comparable and not paper.why:
         raise UserError("paper.comparable is False: explain why in paper.why, in one line for below the table")
-    metric = paper.metric.name
-    name, _, of = metric.removeprefix(MEASURED).partition("/")
-    if not (metric.startswith(MEASURED) and name in config["measurements"] and of):
-        measured = [f"{MEASURED}{name}/..." for name in config["measurements"]]
-        check_name("paper.metric", metric, [*(known.name for known in _METRICS), *measured])
+    _check_metric("paper.metric", paper.metric.name, config["measurements"], [known.name for known in _METRICS])
+    settings = [*config["settings"], *config["means"]]
+    for name, (setting, metric) in paper.columns.items():
+        if name in settings:
+            raise UserError(f"paper.columns.{name}: there is a setting or mean of that name; choose another")
+        check_name(f"setting in paper.columns.{name}", setting, config["settings"])
+        _check_metric(f"metric in paper.columns.{name}", metric, config["measurements"])
     if paper.metric == TO_TARGET:
         check_name("arm in paper.target", paper.target, arms)
     elif paper.target:
         raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET.name!r}; remove one of them")
-    for setting, of_arms in paper.values.items():
-        check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
-        path = f"paper.values.{setting}".rstrip(".")
-        for arm, value in of_arms.items():
-            check_name(f"arm in {path}", arm, arms)
-            if paper.is_percent and not 0 <= value <= 100:
-                raise UserError(f"{path}.{arm}: {value}, expected percent, from 0 to 100")
+    for part, numbers in (("values", paper.values), ("spreads", paper.spreads)):
+        for setting, of_arms in numbers.items():
+            check_name(f"setting in paper.{part}", setting, [*settings, *paper.columns] or [""])
+            path = f"paper.{part}.{setting}".rstrip(".")
+            for arm, number in of_arms.items():
+                check_name(f"arm in {path}", arm, arms)
+                if part == "spreads" and not number >= 0:
+                    raise UserError(f"{path}.{arm}: {number}, expected a standard deviation, at least 0")
+                if paper.is_percent and not 0 <= number <= 100:
+                    raise UserError(f"{path}.{arm}: {number}, expected percent, from 0 to 100")
+                if arm not in paper.values.get(setting, {}):
+                    raise UserError(f"{path}.{arm}: has no number in paper.values; add it, or remove its spread")
+
+
+def _check_metric(path, name, measurements, others=()):
+    """Raises UserError unless a name is one of the others, or a number of a measurement."""
+    measurement, _, of = name.removeprefix(MEASURED).partition("/")
+    if not (name.startswith(MEASURED) and measurement in measurements and of):
+        check_name(path, name, [*others, *(f"{MEASURED}{known}/..." for known in measurements)])

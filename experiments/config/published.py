@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -20,6 +21,8 @@ DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=
 _SMALL = dict(train_size=1500, test_size=200)  # sizes of small versions with glyphs
 
 Changes = Mapping[str, Any]  # values by config key; those of a nested dict are merged as a setting's are
+Rows = Mapping[str, Sequence[float | None]]  # of a table, by arm
+_NONE: Mapping = MappingProxyType({})
 
 
 class Paper(NamedTuple):
@@ -76,17 +79,30 @@ class Paper(NamedTuple):
         return get_config
 
 
-def compared(source: str, rows: Mapping[str, Sequence[float | None]], why: str = "", **of_metric: str) -> dict:
-    """A paper's numbers as ``paper`` of a study: a row for each arm, whose columns are its means, or else its settings.
+def compared(
+    source: str,
+    rows: Rows = _NONE,
+    why: str = "",
+    *,
+    spreads: Rows = _NONE,
+    means: Rows = _NONE,
+    columns: Mapping[str, tuple[str, str]] = _NONE,
+    **of_metric: str,
+) -> dict:
+    """A paper's numbers as ``paper`` of a study: a row for each arm, whose columns are its settings.
 
     Args:
         source: The paper and the table in it.
         rows: By arm; None is a number that is not known. Columns beyond the study's are left out.
         why: Why ours are not comparable; empty where they are.
+        spreads: The standard deviations in the same places; None is one that is not printed.
+        means: The rows of the study's means.
+        columns: As ``config.paper.columns``; rows have them behind the settings.
         **of_metric: ``metric`` and ``target``, where the numbers are not accuracies.
     """
-    reason = dict(why=why) if why else {}
-    return dict(source=source, comparable=not why, **reason, **of_metric, rows=rows)
+    given = dict(why=why, spreads=spreads, columns=columns) | of_metric
+    paper = dict(source=source, comparable=not why, rows=rows, means=means)
+    return paper | {key: value for key, value in given.items() if value}
 
 
 def crossed(rows: Mapping[str, Changes], columns: Mapping[str, Changes]) -> dict[str, dict]:
@@ -95,7 +111,7 @@ def crossed(rows: Mapping[str, Changes], columns: Mapping[str, Changes]) -> dict
     return {f"{row}-{column}": merged(rows[row], columns[column]) for row, column in cells}
 
 
-def by_setting(rows: Mapping[str, Sequence[float | None]], settings: Iterable[str]) -> dict[str, dict[str, float]]:
+def by_setting(rows: Rows, settings: Iterable[str]) -> dict[str, dict[str, float]]:
     """Returns a table of rows by arm and columns by setting in the form of ``config.paper``; None is unknown."""
     columns = enumerate(settings)
     return {name: {arm: row[i] for arm, row in rows.items() if row[i] is not None} for i, name in columns}
@@ -105,8 +121,10 @@ def _version(values, *changes):
     for change in changes:
         values = merged(values, change)
     paper = dict(values["paper"])
-    if rows := paper.pop("rows", None):
-        paper["values"] = by_setting(rows, values["means"] or values["settings"])
+    if "rows" in paper:
+        columns = [*values["settings"], *paper.get("columns", ())]
+        paper["values"] = by_setting(paper.pop("rows"), columns) | by_setting(paper.pop("means"), values["means"])
+        paper |= {"spreads": by_setting(paper["spreads"], columns)} if "spreads" in paper else {}
     return values | dict(paper=paper, settings=_of_arms(values["settings"], values["arms"]))
 
 

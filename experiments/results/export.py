@@ -12,6 +12,7 @@ from experiments.results.formats import csv_text, in_latex, in_markdown, latex, 
 from experiments.results.metrics import ACCURACY, Metric, R, number
 from experiments.results.plotting.drawing import for_column, save_figure
 from experiments.results.study_results import Study
+from experiments.results.tables.agreement import published_for
 from experiments.results.tables.best import best_note, with_best
 from experiments.results.tables.dead import dead_notes
 from experiments.results.tables.differences import base_of, compared_metrics, comparison, difference_tables
@@ -107,13 +108,23 @@ def _parts(results, studies, table, escape, title):
 def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     """Returns the numbers, with mean, standard deviation and number of seeds of every metric in separate columns.
 
-    Differences have the base arm, the interval and p, too. The last columns tell in words which model the numbers are
-    of, why there is no difference, and which runs are left out.
+    Differences have the base arm, the interval and p, too. The paper's numbers follow, with how they compare with ours.
+    The last columns tell in words which model the numbers are of, why there is no difference, and which runs are left
+    out.
     """
-    del studies  # the results contain all of them
+    papers = {name if len(studies) > 1 else "": paper_of(study.config) for name, study in studies.items()}
     columns, compared = results.view.metrics(results.summary), compared_metrics(results.view, results.summary)
     headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
     headings += [f"{metric.heading} difference: {part}" for metric in compared for part in _DIFFERENCE]
+    theirs = {
+        (cell, metric): their
+        for cell, metrics in results.summary.items()
+        for metric in columns
+        if (paper := papers.get(cell.study))
+        and (their := published_for(paper, cell, metric, metrics.get(metric.name) or {}))
+    }
+    published = [metric for metric in columns if any(of == metric for _, of in theirs)]
+    headings += [f"{metric.heading} paper: {part}" for metric in published for part in ("mean", "std", "note")]
     words = [f"{metric.heading}: of" for metric in (ACCURACY, R)]
     labels = label_columns(results.summary)
     rows = [[*map(str.capitalize, labels), *headings, *words, "Unfinished"]]
@@ -121,6 +132,9 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
         numbers = [value for metric in columns for value in _numbers(metric, metrics.get(metric.name) or {})]
         for metric in compared:
             numbers += _differences(metric, results.differences.get((cell, metric.name)))
+        for metric in published:
+            their = theirs.get((cell, metric))
+            numbers += [their.mean, number(their.spread), their.word] if their else [""] * 3
         unfinished = ", ".join(f"seed {seed} ({far})" for seed, far in results.unfinished.get(cell, {}).items())
         words = [(metrics.get(metric.name) or {}).get("of", "") for metric in (ACCURACY, R)]
         rows.append([*(getattr(cell, name) for name in labels), *numbers, *words, unfinished])

@@ -15,7 +15,7 @@ _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{character: f"{{{character}}}" for character in "[]*"},  # which would be an argument of a preceding \\
     **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"},
-    **{"±": "$\\pm$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
+    **{"±": "$\\pm$", "≈": "$\\approx$", "≠": "$\\neq$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # also _, but not within a word

@@ -24,6 +24,7 @@ from experiments.results.metrics import (
     show_number,
 )
 from experiments.results.study_results import Summary
+from experiments.results.tables.agreement import APART, OVERLAP
 from experiments.results.tables.best import best_note
 from experiments.results.tables.pivots import NO_MEANS, Means, pivot
 from experiments.results.tables.table import accuracy_note, final_table, headline_of, local_note
@@ -157,23 +158,24 @@ class Console:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
 
         For a study with settings: arms by settings, for each metric of the view or, by default, with accuracies or the
-        metric of its paper's table, and the paper's values.
+        metric of its paper's table, and the paper's values. A study without settings has these below its table.
         """
-        if any(cell.setting for cell in summary):
-            notes = []
-            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else headline_of(summary)]:
-                by_setting = pivot(summary, metric, paper, means)
-                if view.columns:
-                    self.note(f"{metric.heading}:")
-                self.print_rows(by_setting.as_rows())
-                notes += [accuracy_note(summary)] if by_setting.is_percent else []
-                notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
-        else:
+        notes, has_settings = [], any(cell.setting for cell in summary)
+        if not has_settings:
             columns = view.metrics(summary)
             measured = [] if view.columns else [metric for metric in columns if metric.name.startswith(MEASURED)]
             left_out = measured if len(measured) > _MOST_MEASURED else []
             self.print_rows(final_table(summary, [metric for metric in columns if metric not in left_out]))
             notes = [accuracy_note(summary), local_note(summary), _left_out_note(left_out)]
+        by_setting = [paper.metric] if paper else [headline_of(summary)] * has_settings
+        is_chosen = bool(has_settings and view.columns)
+        for metric in view.metrics(summary) if is_chosen else by_setting:
+            table = pivot(summary, metric, paper, means)
+            if is_chosen:
+                self.note(f"{metric.heading}:")
+            self.print_rows(table.as_rows())
+            notes += [accuracy_note(summary)] if table.is_percent else []
+            notes += [f"Paper: {' '.join(table.notes)}"] if table.notes else []
         if self._rich is not None:  # plain lines have no bold
             notes.append(best_note(summary))
         for line in filter(None, dict.fromkeys(notes)):
@@ -301,7 +303,9 @@ class Console:
         text = type(text)("".join(c if c.isprintable() else " " for c in text))
         if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
             return text
-        return type(text)(text.replace("±", "+-").replace(MINUS, "-").encode("ascii", "replace").decode("ascii"))
+        for character, plain in {"±": "+-", MINUS: "-", OVERLAP: "~", APART: "!="}.items():
+            text = type(text)(text.replace(character, plain))
+        return type(text)(text.encode("ascii", "replace").decode("ascii"))
 
 
 def _left_out_note(metrics: Sequence[Metric]) -> str:

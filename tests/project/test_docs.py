@@ -15,7 +15,7 @@ import yaml
 
 import fedjax_collapse
 from experiments import launch
-from experiments.commands import extract, show_partition
+from experiments.commands import extract, show_communication, show_partition
 from experiments.configs import base
 from fedjax_collapse.command import PROGRAMS
 
@@ -117,6 +117,8 @@ def test_examples_in_docstrings(made):
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
+# programs whose configs absl parses
+READERS = {"launch": launch, "partition": show_partition, "extract": extract, "communication": show_communication}
 PROGRAM = re.compile(r"(?:\.venv/bin/)?(?:fedjax-collapse |python3? experiments/)([\w-]+)(?:\.py\b)?")
 
 
@@ -156,10 +158,8 @@ def test_commands_are_read_by_their_programs(page, tmp_path, monkeypatch):
         assert program in PROGRAMS
         if not arguments or arguments[0].startswith("--help"):
             continue
-        if program in ("launch", "partition"):
-            {"launch": launch, "partition": show_partition}[program].parse(arguments)
-        elif program == "extract":
-            extract.parse(arguments)
+        if reader := READERS.get(program):
+            reader.parse(arguments)
         else:
             with pytest.raises(Read):
                 importlib.import_module(f"experiments.{PROGRAMS[program][0]}").main(arguments)

@@ -7,7 +7,8 @@
 * ``:smoke``: two rounds of it.
 
 The table is of seconds of training per round (median over rounds, without those that compile). Below the figure of
-times are evaluation and memory. The paper's are of one V100. The released code also evaluates training and
+times are evaluation and memory. The paper's are of one V100; clients and alpha are TPAMI's, not legible in our copy of
+the ICLR version. The released code also evaluates training and
 test set before and after local training; whether its times hold that is not known.
 """
 

@@ -119,7 +119,7 @@ DIGITS_SETTINGS = settings("digits", SPLITS)
 
 
 def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The settings of each data set, by its name, over which tables 6 and 8 have means."""
+    """The settings of each data set, by its name, over which tables 1, 6 and 8 have means."""
     means: dict[str, tuple[str, ...]] = {}
     for setting in settings:
         data = setting.rpartition("-")[0]

@@ -31,14 +31,14 @@ get_config = base.study(
     full=dict(
         settings=base.SETTINGS,
         means=base.means_of_data(base.SETTINGS),
-        paper=compared(f"{base.SOURCE}, Table 6", MEANS, why=base.WHY_FULL),
+        paper=compared(f"{base.SOURCE}, Table 6", means=MEANS, why=base.WHY_FULL),
     ),
     offline=dict(
         settings=base.DIGITS_SETTINGS,
         means=base.means_of_data(base.DIGITS_SETTINGS),
         paper=compared(
             f"{base.SOURCE}, Table 6, CIFAR10",
-            {arm: row[2:3] for arm, row in MEANS.items()},
+            means={arm: row[2:3] for arm, row in MEANS.items()},
             why=base.WHY.format("CIFAR10", "ResNet18"),
         ),
     ),

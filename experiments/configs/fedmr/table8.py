@@ -48,12 +48,16 @@ FMNIST = base.settings("fmnist", base.SPLITS)
 get_config = base.study(
     __file__,
     arms=_arms(),
-    full=dict(settings=FMNIST, means=base.means_of_data(FMNIST), paper=compared(SOURCE, _rows(), why=base.WHY_FULL)),
+    full=dict(
+        settings=FMNIST,
+        means=base.means_of_data(FMNIST),
+        paper=compared(SOURCE, means=_rows(), why=base.WHY_FULL),
+    ),
     offline=dict(
         settings=base.DIGITS_SETTINGS,
         means=base.means_of_data(base.DIGITS_SETTINGS),
         rounds=20,
-        paper=compared(SOURCE, _rows(), why=base.WHY.format("Fashion-MNIST", "ResNet18")),
+        paper=compared(SOURCE, means=_rows(), why=base.WHY.format("Fashion-MNIST", "ResNet18")),
     ),
     smoke=["digits-P5C2", "digits-IID"],
 )

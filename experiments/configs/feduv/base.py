@@ -1,7 +1,9 @@
 """What the tables and figures of FedUV (Son et al., CVPR 2024) share.
 
 Behind each value stands where it is from: the paper, its released code, or our choice. The released code loads STL10
-and CIFAR10 alone.
+and CIFAR10 alone. Strengths were tuned on CIFAR10; the grid is in an appendix that we lack. Rounds were chosen by
+FedAvg on a tenth of the training data, for label skew alone (``data.validation_fraction=0.1``). Whether the tables are
+of models trained on the other nine tenths is not said: ours train on all.
 """
 
 from experiments.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper
@@ -76,12 +78,16 @@ study = Paper(
 
 
 def data_sets(*names: str) -> dict[str, dict]:
-    """The settings of these of the six data sets, label skew with alpha 0.01; normalisation is open but for STL10."""
-    cnn = dict(name="feduv_cnn", projector="feduv")  # released code: the projector is there for all methods
+    """The settings of these of the six data sets, label skew with alpha 0.01; normalisation is open but for STL10.
+
+    HAM10000 has 1,955 test images in the paper, roughly 20 % of each domain: 20 % of all would be 2,003.
+    """
+    # paper: widths of projectors, 256 by default; released code: all methods have one
+    cnn = dict(name="feduv_cnn", projector="feduv")
     resnet18 = dict(name="resnet18", strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
     resnet50 = dict(name="resnet50", stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
     small = dict(domains=True, image_size=96, normalisation="half")  # paper; our choice
-    rows = dict(  # rounds (paper), network, data, augmentation
+    rows = dict(  # rounds (paper), network (paper: table 5), data, augmentation
         stl10=(100, cnn, dict(source="stl10", normalisation="half"), "feduv_stl10"),
         cifar100=(60, resnet18, dict(source="cifar100", normalisation="cifar100"), "feduv_cifar100"),
         tiny=(40, resnet50, dict(source="folder:tiny-imagenet-200", normalisation="half"), "feduv_tiny_imagenet"),

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from experiments.config.cells import CellName, means_of
 from experiments.config.paper import Paper, paper_of
-from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
+from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number
 from experiments.results.study_results import Study, Summary
+from experiments.results.tables.agreement import Published, agreement_note, published
 from experiments.results.tables.best import best_note, with_best
 from experiments.results.tables.seconds import seconds_per_round
 from experiments.results.tables.table import headline_of, show_moments, unlike_note
@@ -41,8 +42,7 @@ class Pivot(NamedTuple):
         for own, (_, *theirs) in zip(self.ours[1:], self.paper[1:], strict=True):
             if self.comparable:
                 cells = zip(own[1:], theirs, strict=True)
-                both = (type(cell)(f"{cell} | paper {their}") if their else cell for cell, their in cells)
-                rows.append([own[0], *both])
+                rows.append([own[0], *(type(cell)(f"{cell} {their}".rstrip()) for cell, their in cells)])
             else:
                 rows += [own, [f"{own[0]} (paper, not comparable)", *theirs]] if any(theirs) else [own]
         return rows
@@ -70,24 +70,36 @@ def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = Non
     Args:
         summary: the study's summary.
         metric: the metric.
-        paper: left out if it has another metric.
+        paper: left out if it has another metric. Its further columns, of measured metrics, are shown as this metric is.
         means: further columns, each the mean over some settings, all of which must have the arm.
     """
     settings, arms = (list(dict.fromkeys(getattr(cell, part) for cell in summary)) for part in ("setting", "arm"))
-    ours = [["Arm", *(setting or metric.heading for setting in settings), *means]]
+    paper = paper if paper and paper.metric == metric else None
+    columns = {setting: (setting, metric.name) for setting in settings}
+    columns |= {name: place for name, place in paper.columns.items() if place[0] in settings} if paper else {}
+    ours = [["Arm", *(name or metric.heading for name in columns), *means]]
+    theirs, found = [["Arm", *columns, *means]], {}
     for arm in arms:
-        entries = {of: (summary.get(CellName(of, arm)) or {}).get(metric.name) or {} for of in settings}
+        entries = {
+            name: (summary.get(CellName(setting, arm)) or {}).get(key) or {} for name, (setting, key) in columns.items()
+        }
         values = [[number(entries.get(of, {}).get("mean")) for of in over] for over in means.values()]
         over_settings = [metric.show(sum(of_mean) / len(of_mean)) for of_mean in values]
         ours.append([arm, *(show_moments(metric, entry) for entry in entries.values()), *over_settings])
+        if paper:
+            row = {of: published(paper, metric, of, arm, entries.get(of, {})) for of in (*columns, *means)}
+            found |= {f"{arm} at {of}" if of else arm: their for of, their in row.items() if their}
+            theirs.append([arm, *map(_beside, row.values())])
     bold = best_note({cell: {metric.name: metrics.get(metric.name)} for cell, metrics in summary.items()})
-    if paper is None or metric != paper.metric:
-        return Pivot(metric, ours, None, bool(paper and paper.comparable), (), bold)
-    columns, form = [*settings, *means], ".2f" if paper.is_percent else ".6g"
-    numbers = [[show_number(paper.values.get(of, {}).get(arm), form, "") for of in columns] for arm in arms]
-    theirs = [["Arm", *columns], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
-    notes = tuple(filter(None, (paper_note(paper), unlike_note(summary, paper.target))))
-    return Pivot(metric, ours, theirs, paper.comparable, notes, bold)
+    if paper is None:
+        return Pivot(metric, ours, None, False, (), bold)
+    notes = paper_note(paper), agreement_note(found), unlike_note(summary, paper.target)
+    return Pivot(metric, ours, theirs, paper.comparable, tuple(filter(None, notes)), bold)
+
+
+def _beside(their: Published | None) -> str:
+    """Returns the paper's number for a cell of its own, or, if it is comparable, for the end of a cell of ours."""
+    return "" if their is None else f"{their.mark} paper {their}" if their.is_comparable else f"{their}"
 
 
 def paper_note(paper: Paper) -> str:

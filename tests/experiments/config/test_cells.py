@@ -170,6 +170,23 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
         (dict(paper=PAPER | dict(target="plain")), "paper.target 'plain' belongs to paper.metric='rounds_to_target'"),
         (dict(paper=PAPER | dict(metric="acuracy")), "paper.metric 'acuracy': did you mean 'accuracy'"),
         (dict(paper=PAPER | dict(metric="measured/nc/nc1")), "paper.metric 'measured/nc/nc1'"),
+        (
+            dict(paper=PAPER | dict(spreads={"iid": {"plain": -0.5}})),
+            "paper.spreads.iid.plain: -0.5, expected a standard",
+        ),
+        (dict(paper=PAPER | dict(spreads={"iid": {"decorr": 0.5}})), "arm in paper.spreads.iid 'decorr'"),
+        (dict(paper=PAPER | dict(spreads={"few 0.5": {"plain": 0.5}})), "few 0.5.plain: has no number in paper.values"),
+        (dict(paper=PAPER | dict(spreads={"iid": {"plain": "0.5"}})), "paper.spreads.iid.plain"),
+        (dict(paper=PAPER | dict(columns={"iid": ("iid", "measured/nc/nc1")})), "setting or mean of that name"),
+        (
+            dict(paper=PAPER | dict(columns={"a": ("idd", "measured/nc/nc1")})),
+            "setting in paper.columns.a 'idd': did you",
+        ),
+        (
+            dict(paper=PAPER | dict(columns={"a": ("iid", "measured/nc/nc1")})),
+            "metric in paper.columns.a 'measured/nc/nc1'",
+        ),
+        (dict(paper=PAPER | dict(columns={"a": "iid"})), "paper.columns"),
         (dict(paper=PAPER | dict(sorce="X")), "config key of paper 'sorce': did you mean 'source'"),
     ],
 )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import long_where
 
-from experiments.benchmarks.compiling.hours import PUBLISHED
+from experiments.benchmarks.hours import PUBLISHED
 from experiments.config import algorithms, build
 from experiments.config.cells import arms_of, cells_of, means_of, settings_of
 from experiments.config.config_files import CONFIGS
@@ -17,6 +17,9 @@ from experiments.config.paper import paper_of
 from experiments.config.plain_values import plain
 from experiments.config.published import by_setting
 from experiments.config.resolving import resolve
+from experiments.configs.feddecorr import table3 as fd_table3
+from experiments.configs.fedmr import table1 as mr_table1
+from experiments.configs.fedmr import table2 as mr_table2
 from experiments.results.metrics import ACCURACY
 from experiments.results.tables.pivots import pivot
 from experiments.study import study
@@ -69,13 +72,38 @@ def test_only_its_full_version_is_compared_with_the_paper(path, arg):
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if "\nPAPER = {" in path.read_text()], ids=label)
-def test_the_papers_numbers_are_as_many_as_its_settings(path):
+def test_the_papers_numbers_are_as_many_as_its_columns(path):
+    """Settings and further columns; a spread for each number, where the table has any."""
     config = plain(config_of(path, "full"))
-    rows = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").PAPER
-    for arm, row in rows.items():
-        assert len(row) == len(config["settings"]), arm
+    module = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}")
+    columns = [*config["settings"], *config["paper"].get("columns", ())]
+    for arm, row in module.PAPER.items():
+        assert len(row) == len(columns), arm
     known = {arm for of_arms in config["paper"]["values"].values() for arm in of_arms}
-    assert known == set(rows) <= set(arms_of(config))
+    assert known == set(module.PAPER) <= set(arms_of(config))
+    if spreads := getattr(module, "SPREADS", None):
+        for i, column in enumerate(columns):
+            assert config["paper"]["spreads"][column] == {
+                arm: row[i] for arm, row in spreads.items() if module.PAPER[arm][i] is not None
+            }
+
+
+def test_averages_that_are_not_the_mean_of_their_rows_are_the_ones_that_are_named():
+    """FedMR's table 1, beyond the rounding of row and average; FedDecorr's table 3, where all are plain means."""
+    averages, rows = mr_table1.AVERAGES, mr_table1.PAPER
+    means = {(arm, i): sum(row[5 * i : 5 * i + 5]) / 5 for arm, row in rows.items() for i in range(4)}
+    unlike = {key: round(mean, 2) for key, mean in means.items() if abs(mean - averages[key[0]][key[1]]) > 0.01}
+    assert unlike == {("moon", 0): 79.85, ("fedmr", 0): 83.25, ("fednova", 1): 84.04, ("feddyn", 3): 67.02}
+    assert all(f"{mean}" in mr_table1.__doc__ for mean in unlike.values())
+    assert round(means["fedmr", 0] - max(means[arm, 0] for arm in rows if arm != "fedmr"), 2) == 2.99
+    assert round(rows["fedmr"][11] - rows["fedavg"][11], 2) == 6.05
+    leads = [
+        mr_table2.PAPER["fedmr"][i] - max(row[i] for arm, row in mr_table2.PAPER.items() if arm != "fedmr")
+        for i in range(3)
+    ]
+    assert round(leads[2], 2) == 2.98 and round(sum(leads) / 3, 2) == 3.14
+    for office, domainnet, *domains in fd_table3.PAPER.values():
+        assert abs(sum(domains[:4]) / 4 - office) < 0.01 and abs(sum(domains[4:]) / 6 - domainnet) < 0.01
 
 
 @pytest.mark.parametrize("arg", ["full", "offline", "smoke"])
@@ -84,18 +112,23 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     """Arms by settings and means over settings; and each of the paper's numbers at its place, beside or below ours."""
     config = plain(config_of(path, arg))
     paper, means = paper_of(config), means_of(config)
-    numbers = {paper.metric.name if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
+    measured = [metric for _, metric in paper.columns.values()] if paper else []
+    names = [paper.metric.name if paper else "accuracy", *measured]
+    numbers = {name: {"mean": 0.125, "std": 0.0, "n": 3} for name in names}
     metric, summary = paper.metric if paper else ACCURACY, dict.fromkeys(cells_of(config), numbers)
     (_, *columns), *rows = pivot(summary, metric, paper, means).as_rows()
     table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
-    assert columns == [*(settings_of(config) or [""]), *means]
+    assert columns == [*(settings_of(config) or [""]), *(paper.columns if paper else ()), *means]
     assert [name for name in table if not name.endswith("(paper, not comparable)")] == list(arms_of(config))
     ours, form = ("0.125", ".6g") if paper and not paper.is_percent else ("12.50", ".2f")
     assert {cell.partition(" ")[0] for arm in arms_of(config) for cell in table[arm].values()} == {ours}
     for setting, of_arms in paper.values.items() if paper else ():
         for arm, value in of_arms.items():
             theirs = table[arm if paper.comparable else f"{arm} (paper, not comparable)"]
-            assert theirs[setting].endswith(f"{value:{form}}")
+            spread = paper.spreads.get(setting, {}).get(arm)
+            assert theirs[setting].endswith(
+                f"{value:{form}}" if spread is None else f"{value:{form}} ± {spread:{form}}"
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)

@@ -21,7 +21,7 @@ from experiments.configs import quickstart
 from experiments.results import page as html
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
-from experiments.results.metrics import ACCURACY, R
+from experiments.results.metrics import ACCURACY, SECONDS, R
 from experiments.results.page import write_report
 from experiments.results.plotting.sweep import lines_of, sweep
 from experiments.results.reading import read_study
@@ -84,7 +84,83 @@ def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
     assert rows[2] == ["base (paper, not comparable)", "50.50", ""] and len(rows) == 5
     assert paper_note(paper) == "X & Y, Table_1; not comparable: small data."
     rows = pivot(study.summary, ACCURACY, paper._replace(comparable=True)).as_rows()
-    assert rows[1] == ["base", "50.50 ± 0.71 (2) | paper 50.50", "50.50 ± 0.71 (2)"] and len(rows) == 4
+    assert rows[1] == ["base", "50.50 ± 0.71 (2) ≈ paper 50.50", "50.50 ± 0.71 (2)"] and len(rows) == 4
+    rows = pivot(study.summary, ACCURACY, paper._replace(spreads={"a 1": {"base": 0.2}})).as_rows()
+    assert rows[2] == ["base (paper, not comparable)", "50.50 ± 0.20", ""]
+
+
+def compared(path: Path) -> Path:
+    """A study with a comparable paper: intervals that touch and that do not, without spread, of one seed; a domain."""
+    values = {"a 1": {"base": 52.0, ARMS[1]: 62.21, ARMS[2]: 73.0}, "b": {"base": 49.7, ARMS[1]: 59.0}}
+    spreads = {"a 1": {"base": 0.79, ARMS[1]: 0.29, ARMS[2]: 0.5}}  # ours: 50.50 ± 0.71, 61.00 ± 1.41, 73.00 of one
+    columns = {"red": ("b", "measured/domains/red")}
+    paper = dict(source="X", comparable=True, values=values | {"red": {"base": 24.0}}, spreads=spreads, columns=columns)
+    folder = make_cells(path, paper=paper | dict(spreads=spreads | {"red": {"base": 1.5}}))
+    for seed, red in enumerate((0.2, 0.22)):  # 21.00 ± 1.41
+        file = folder / "b" / "base" / f"seed{seed}" / "metrics.jsonl"
+        rows = [json.loads(line) | {"measured/domains/red": red} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+AGREEMENT = (
+    "≈: the intervals mean ± standard deviation overlap, in 2 of 3 cells; ≠: not in base at red. "
+    "Without a spread of the paper, ≈: its mean is in our interval mean ± standard deviation, in 0 of 2 cells; "
+    f"≠: not in base at b, {ARMS[1]} at b. One seed has no interval to compare in {ARMS[2]} at a 1."
+)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_whether_intervals_overlap_with_the_papers(tmp_path, capsys):
+    """At the digits that are shown; in the cells of every medium and in a sentence below, which names those apart."""
+    folder = compared(tmp_path / "s")
+    first = pivots(read_study(folder))[0]
+    assert [row[:4] for row in first.as_rows()] == [
+        ["Arm", "a 1", "b", "red"],
+        [
+            "base",
+            "50.50 ± 0.71 (2) ≈ paper 52.00 ± 0.79",  # they touch: 51.21
+            "50.50 ± 0.71 (2) ≠ paper 49.70",
+            "21.00 ± 1.41 (2) ≠ paper 24.00 ± 1.50",
+        ],
+        [ARMS[1], "61.00 ± 1.41 (2) ≈ paper 62.21 ± 0.29", "61.00 ± 1.41 (2) ≠ paper 59.00", "-"],
+        [ARMS[2], "73.00 (1) | paper 73.00 ± 0.50", "71.50 ± 2.12 (2)", "-"],
+    ]
+    assert first.notes == ("X.", AGREEMENT)
+    assert report.main([str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "50.50 ± 0.71 (2) ≈ paper 52.00 ± 0.79" in printed and f"Paper: X. {AGREEMENT}" in printed
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<span class="beside">≠ paper 24.00 ± 1.50</span>' in page and AGREEMENT in page
+    assert report.main([str(folder), "--format=md,tex,csv"]) == 0
+    text = (folder / "export" / "results.md").read_text()
+    assert "| 50.50 ± 0.71 (2) ≈ paper 52.00 ± 0.79 |" in text and AGREEMENT in text
+    text = (folder / "export" / "results.tex").read_text()
+    assert "21.00 $\\pm$ 1.41 (2) $\\neq$ paper 24.00 $\\pm$ 1.50" in text
+    rows = {(row["Setting"], row["Arm"]): row for row in read_csv(folder / "export")}
+    for cell, heading, numbers in (
+        (("a 1", "base"), "Accuracy (%)", ("52", "0.79", "overlap")),
+        (("b", "base"), "Accuracy (%)", ("49.7", "", "apart")),
+        (("a 1", ARMS[2]), "Accuracy (%)", ("73", "0.5", "one seed")),
+        (("b", ARMS[2]), "Accuracy (%)", ("", "", "")),
+        (("b", "base"), "domains/red", ("0.24", "0.015", "apart")),  # in the unit of that column
+    ):
+        assert tuple(rows[cell][f"{heading} paper: {part}"] for part in ("mean", "std", "note")) == numbers
+
+
+def test_without_seeds_or_spreads_nothing_is_said_about_intervals(tmp_path):
+    """One seed of every cell; seconds without spreads. A study without settings has its table on the console, too."""
+    study = read_study(make_cells(tmp_path / "s", (), dict(source="X", comparable=True, values={"base": 50.0})))
+    one = dataclasses.replace(study, runs=tuple(run for run in study.runs if run.seed == 0))
+    paper = paper_of(study.config)
+    found = pivot(one.summary, ACCURACY, paper)
+    assert found.as_rows()[1] == ["base", "50.00 (1) | paper 50.00"]
+    assert found.notes == ("X.", "One seed has no interval to compare.")
+    seconds = paper._replace(metric=SECONDS)
+    summary = {CellName("", "base"): {SECONDS.name: {"mean": 50.0, "std": 1.0, "n": 2}}}
+    assert pivot(summary, SECONDS, seconds).as_rows()[1] == ["base", "50 ± 1 (2) | paper 50"]
+    with_spread = seconds._replace(spreads={"": {"base": 2.0}})
+    assert pivot(summary, SECONDS, with_spread).as_rows()[1] == ["base", "50 ± 1 (2) ≈ paper 50 ± 2"]
 
 
 def test_the_papers_numbers_may_be_of_a_measurement(cells):
@@ -158,7 +234,7 @@ def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
 def test_without_settings_a_papers_numbers_are_by_arm(tmp_path):
     paper = dict(source="X", comparable=True, values={"base": 60.0})
     page = write_report(make_cells(tmp_path / "s", (), paper)).read_text(encoding="utf-8")
-    assert '<span class="beside">60.00</span>' in page and "<summary>Setting" not in page
+    assert '<span class="beside">≠ paper 60.00</span>' in page and "<summary>Setting" not in page
 
 
 def test_differences_are_those_of_equal_seeds_on_equal_partitions(tmp_path):

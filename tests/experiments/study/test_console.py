@@ -6,6 +6,7 @@ import re
 import pytest
 
 from experiments.config.cells import CellName
+from experiments.config.paper import Paper
 from experiments.results.tables.view import View
 from experiments.study.console import Console
 
@@ -271,3 +272,14 @@ def test_dumb_terminal_gets_plain_lines(monkeypatch):
     with Console(runs_to_come(1, 2), stream) as console:
         run(console, rounds=range(1, 3), of=2)
     assert "\x1b" not in stream.text()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "cell"), [("utf-8", "50.00 ± 1.00 (3) ≠ paper"), ("ascii", "50.00 +- 1.00 (3) != paper")]
+)
+def test_a_study_without_settings_has_the_papers_numbers_below_its_table(encoding, cell):
+    stream = Stream(encoding)
+    Console(stream=stream).print_table(SUMMARY, Paper("X", True, {"": {"fedavg": 53.0}}, {"": {"fedavg": 1.5}}))
+    lines = stream.text().splitlines()
+    assert [line.startswith("fedavg") for line in lines if cell in line] == [True]
+    assert "overlap, in 0 of 1 cells" in lines[-1]
