@@ -138,7 +138,7 @@ def _from_store(config, fraction):
     if not folder:
         raise UserError(f"data.source {name!r} lacks its folder: expected {name}:<folder>")
     storage = config["engine"]["storage"]
-    folder = str(Path(config["data"].get(_FOLDER, "")) / folder)
+    folder = str(Path(_folder(config["data"])) / folder)
     given = dict(folder=folder, clients=config["clients"], storage="disk" if storage == "auto" else storage)
     return call("data", Federation.from_store, options, **given)
 
@@ -193,7 +193,7 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
     source, options = chosen_name("data", config, "source"), without(config, "source", *OF_ALL_DATA)
-    (name, _, argument), folder = source.partition(":"), config.get(_FOLDER, "")
+    (name, _, argument), folder = source.partition(":"), _folder(config)
     if is_custom_source(source) and file_of(name) is not None:
         options |= {_FOLDER: folder} if folder else {}
         check_value(
@@ -215,6 +215,13 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
     elif folder:
         raise UserError(f"data.{_FOLDER} {folder!r}: data source {name} reads no files; leave it out")
     return call("data", function, options, **({first.name: argument} if needs_argument else {}))
+
+
+def _folder(data):
+    """Returns where the data of all settings are; empty if that is not given."""
+    folder = data.get(_FOLDER, "")
+    check_value(f"data.{_FOLDER}", folder, str)
+    return folder
 
 
 def is_custom_source(source: str) -> bool:
