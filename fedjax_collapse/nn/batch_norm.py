@@ -1,4 +1,4 @@
-"""The arithmetic of BatchNorm without padding rows, with a custom gradient."""
+"""The arithmetic of BatchNorm without padding rows, with custom gradients."""
 
 import functools
 import math
@@ -47,6 +47,53 @@ def _backward(epsilon, target, residuals, gradients):
 
 
 normalize_batch.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def normalize_fused(
+    inputs: jax.Array, mask: jax.Array, scale: jax.Array, bias: jax.Array, shift: jax.Array, epsilon: float, relu: bool
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """As ``normalize_batch``, with ReLU if ``relu``: two passes over the inputs forward, and two in the gradient.
+
+    Both moments are sums of one pass, over the values minus ``shift`` [channels], such as the running mean. The
+    variance is exact to ``1 + (mean - shift)^2 / variance`` roundings, where two passes are exact to one. The gradient
+    uses the inputs alone, so that neither outputs nor their signs are stored for it. It is for devices that are bound
+    by memory (``docs/accelerators.md``).
+    """
+    values, count = at_least_float32(inputs) - shift, count_values(inputs, mask)
+    first, second = _sum_of_rows(values, mask) / count, _sum_of_rows(values**2, mask) / count
+    mean, variance = first + shift, jnp.maximum(second - first**2, 0)
+    outputs = (at_least_float32(inputs) - mean) * (lax.rsqrt(variance + epsilon) * scale) + bias
+    return (jax.nn.relu(outputs) if relu else outputs).astype(inputs.dtype), mean, variance
+
+
+def _forward_fused(inputs, mask, scale, bias, shift, epsilon, relu):
+    outputs, mean, variance = normalize_fused(inputs, mask, scale, bias, shift, epsilon, relu)
+    return (outputs, mean, variance), (inputs, mask, scale, bias, mean, variance)
+
+
+def _backward_fused(epsilon, relu, residuals, gradients):
+    inputs, mask, scale, bias, mean, variance = residuals
+    values, rows, count = _prepare(lax.optimization_barrier(inputs), mask)  # else XLA stores the signs of the outputs
+    gradient, mean_gradient, variance_gradient = gradients
+    gradient, centred, inverse = gradient.astype(values.dtype), values - mean, lax.rsqrt(variance + epsilon)
+    if relu:
+        gradient = jnp.where(centred * (inverse * scale) + bias > 0, gradient, 0)
+    axes = tuple(range(inputs.ndim - 1))
+    total, correlation = jnp.sum(gradient, axes), jnp.sum(gradient * centred, axes)
+    through_mean = (mean_gradient - scale * inverse * total) / count
+    through_variance = (2 * variance_gradient - scale * inverse**3 * correlation) / count
+    input_gradient = scale * inverse * gradient + (through_mean + through_variance * centred)
+    return jnp.where(rows, input_gradient, 0).astype(inputs.dtype), None, inverse * correlation, total, None
+
+
+normalize_fused.defvjp(_forward_fused, _backward_fused)
+
+
+def _sum_of_rows(values, mask):
+    """Returns the sum over all axes but the last; masked are the sums of each row, since XLA fuses no larger mask."""
+    of_each = values.reshape(len(values), -1, values.shape[-1]).sum(1)
+    return jnp.where(mask[:, None], of_each, 0).sum(0)
 
 
 def count_values(inputs: jax.Array, mask: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
-from fedjax_collapse.nn.lowerings.convolution import TimedLowerings
+from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, is_norm_fused
 from fedjax_collapse.nn.lowerings.sums import mean_pixels
 from fedjax_collapse.nn.model import LEVELS
 from fedjax_collapse.nn.projector import project
@@ -88,17 +88,30 @@ class LayerOptions:
         own = dict(lowering=self.lowering, dtype=self.dtype, target=self.target, kernel_init=self.kernel_init)
         return Conv(features, size, **own | options)(images)
 
-    def normalize(self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1) -> jax.Array:
-        """Applies the normalisation; ``momentum`` is for BatchNorm's running statistics."""
-        options = dict(momentum=momentum, target=self.target) if self.norm == "batch" else {}
-        return normalize(self.norm, images, mask, train, **options)
+    def normalize(
+        self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1, relu: bool = False
+    ) -> jax.Array:
+        """Applies the normalisation, and ReLU if ``relu``; ``momentum`` is for BatchNorm's running statistics."""
+        if self.norm == "batch":
+            options = dict(momentum=momentum, target=self.target, relu=relu, fused=is_norm_fused(self.lowering))
+            return normalize(self.norm, images, mask, train, **options)
+        images = normalize(self.norm, images, mask, train)
+        return jax.nn.relu(images) if relu else images
 
     def conv_norm(
-        self, images: jax.Array, features: int, size: int = 3, *, mask: jax.Array, train: bool, **options
+        self,
+        images: jax.Array,
+        features: int,
+        size: int = 3,
+        *,
+        mask: jax.Array,
+        train: bool,
+        relu: bool = False,
+        **options,
     ) -> jax.Array:
-        """Applies a convolution and the normalisation; the convolution has a bias only without normalisation."""
+        """Applies a convolution, the normalisation, and ReLU if ``relu``; a bias only without normalisation."""
         images = self.conv(images, features, size, **dict(use_bias=self.norm == "none") | options)
-        return self.normalize(images, mask, train)
+        return self.normalize(images, mask, train, relu=relu)
 
 
 class ConvNetwork(Network, kw_only=True):

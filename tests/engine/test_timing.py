@@ -153,6 +153,10 @@ def test_candidates_of_targets():
         on_cpu, on_gpu = (candidates(layer, Target(platform)) for platform in ("cpu", "gpu"))
         assert "xla" not in on_cpu and on_gpu == [*on_cpu, "xla"] and "patches" in on_cpu
         assert ("shifted" in on_cpu) == (layer.groups > 1)
+    wide = {layer for layer, _ in convolutions(Model(nn.ResNet18(10, dtype="bfloat16"), (32, 32, 3)), 16)}
+    for layer in wide:  # in 16 bits, 1x1 too, up to 512 channels
+        found, is_unrolled = candidates(layer, Target("gpu")), layer.kernel[0] == 3 and layer.kernel[2] >= 64
+        assert found == ["patches", *["strips"] * (layer.kernel[2] == 3), *["unrolled"] * is_unrolled, "xla"]
 
 
 @pytest.mark.parametrize(

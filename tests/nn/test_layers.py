@@ -11,7 +11,7 @@ from conftest import assert_close, assert_same_bits
 from fedjax_collapse import Model, UserError, nn
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import normalize_batch
+from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
 from fedjax_collapse.nn.layers import (
     BatchNorm,
     Conv,
@@ -23,6 +23,7 @@ from fedjax_collapse.nn.layers import (
     normalize,
 )
 from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
+from fedjax_collapse.nn.network import LayerOptions
 
 
 def to_torch(images):
@@ -126,6 +127,88 @@ def test_gradient_of_batch_norm(shape, platform):
     )
     assert not np.any(ours[0][np.array([1, 4])])
     assert_close((ours[0][true], *ours[1:]), expected, 1e-5)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(6, 3, 2, 5), (6, 5)])
+def test_fused_batch_norm_equals_the_other(float64, shape, relu):
+    """Outputs, moments, gradients and gradients of gradients, over clients with masks of their own."""
+    rng = np.random.default_rng(0)
+    inputs, weights = rng.normal(1, 2, size=(2, 3, *shape))
+    scale, bias, *others, shift = rng.normal(size=(5, 3, 5))
+    masks = np.array([[1] * 6, [1, 0, 1, 1, 0, 1], [0, 0, 0, 1, 1, 0]], bool)
+    weights = weights * masks.reshape(3, 6, *[1] * (len(shape) - 1))  # as a loss ignores padding rows
+
+    def plain(inputs, mask, scale, bias, shift):
+        outputs, *moments = normalize_batch(inputs, mask, scale, bias, 1e-3, Target("gpu"))
+        return jax.nn.relu(outputs) if relu else outputs, *moments
+
+    def fused(*arguments):
+        return normalize_fused(*arguments, 1e-3, relu)
+
+    def derived(function):
+        def one(inputs, mask, scale, bias, shift, *weights):
+            def loss(*trained):
+                outputs = function(trained[0], mask, *trained[1:], shift)
+                return sum(jnp.sum(a * b) for a, b in zip(outputs, weights, strict=True))
+
+            def slopes(*trained):
+                return jax.grad(loss, (0, 1, 2))(*trained)
+
+            def roughness(*trained):
+                return sum(jnp.sum(jnp.sin(slope)) for slope in slopes(*trained))
+
+            trained = inputs, scale, bias
+            outputs, *moments = function(inputs, mask, scale, bias, shift)
+            rows = mask.reshape(-1, *[1] * (inputs.ndim - 1))
+            return jnp.where(rows, outputs, 0), moments, slopes(*trained), jax.grad(roughness, (0, 1, 2))(*trained)
+
+        return jax.jit(jax.vmap(one))(inputs, masks, scale, bias, shift, weights, *others)
+
+    assert_close(derived(fused), derived(plain), 1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_fused_batch_norm_rounds_as_little(dtype, tolerance):
+    """In 16 bits as well its sums are in 32; and a mean far from 0 costs nothing if the shift is near it."""
+    values = np.random.default_rng(0).normal(300, 1, size=(64, 8, 8, 3))
+    inputs, cotangent = jnp.asarray(values, dtype), jnp.asarray(np.cos(values), dtype)
+    mask, scale, shift = jnp.ones(64, bool), jnp.ones(3), jnp.full(3, 299.0)
+    (outputs, mean, variance), pull = jax.vjp(
+        lambda i: normalize_fused(i, mask, scale, scale, shift, 1e-5, True), inputs
+    )
+    (gradient,) = pull((cotangent, jnp.zeros(3), jnp.zeros(3)))
+    assert outputs.dtype == gradient.dtype == jnp.dtype(dtype) and mean.dtype == variance.dtype == jnp.float32
+    with jax.enable_x64(True):
+        exact = np.asarray(inputs, np.float64)
+        expected, pull = jax.vjp(
+            lambda i: jax.nn.relu(normalize_batch(i, mask, np.ones(3), np.ones(3), 1e-5, Target())[0]), exact
+        )
+        expected_gradient = pull(np.asarray(cotangent, np.float64))[0]
+    assert_close((mean, variance), (exact.mean((0, 1, 2)), exact.var((0, 1, 2))), 3e-6)
+    assert_close([np.asarray(a, np.float64) for a in (outputs, gradient)], [expected, expected_gradient], tolerance)
+
+
+def test_padding_rows_change_nothing_in_fused_batch_norm():
+    """Other garbage in masked rows: the same bits of all outputs and gradients, of each client."""
+    rng = np.random.default_rng(0)
+    inputs, cotangent = rng.normal(size=(2, 2, 6, 4, 4, 3)).astype(np.float32)
+    mask = np.array([[1, 1, 0, 1, 1, 0], [0, 0, 1, 0, 0, 1]], bool)
+    rows = mask.reshape(2, 6, 1, 1, 1)
+
+    def one(inputs, mask, cotangent):
+        outputs, pull = jax.vjp(
+            lambda *a: normalize_fused(a[0], mask, *a[1:], jnp.zeros(3), 1e-5, True), inputs, *params
+        )
+        return outputs, pull((cotangent, jnp.ones(3), jnp.ones(3)))
+
+    params = jnp.full(3, 1.5), jnp.full(3, 0.1)
+    found = []
+    for garbage in (0.0, 1e6):
+        outputs, gradients = jax.jit(jax.vmap(one))(np.where(rows, inputs, garbage), mask, cotangent * rows)
+        assert not np.any(np.where(rows, 0, gradients[0]))
+        found.append((np.where(rows, outputs[0], 0), outputs[1:], gradients))
+    assert_same_bits(*found)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -234,7 +317,13 @@ def test_bfloat16_keeps_parameters_and_statistics_in_float32(norm):
 
 
 @pytest.mark.parametrize(
-    "module", [nn.SmallCNN(3, channels=(4, 8)), nn.SmallCNN(3, (4, 8), norm="none"), nn.MLP(3, (5,))]
+    "module",
+    [
+        nn.SmallCNN(3, channels=(4, 8)),
+        nn.SmallCNN(3, (4, 8), lowering="fused_norm"),
+        nn.SmallCNN(3, (4, 8), norm="none"),
+        nn.MLP(3, (5,)),
+    ],
 )
 def test_padding_rows_change_nothing(module):
     """Other garbage in masked rows: the same bits everywhere, running statistics included."""
@@ -249,3 +338,23 @@ def test_padding_rows_change_nothing(module):
         outputs, stats = jax.jit(model.apply, static_argnums=2)(variables, Batch(filled, jnp.zeros(6, int), mask), True)
         outcomes.append((jax.tree.map(lambda leaf: leaf[mask], outputs), stats))
     assert_same_bits(*outcomes)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("train", [True, False])
+def test_relu_follows_every_normalisation(norm, train):
+    class Layer(flax.linen.Module):
+        relu: bool
+
+        @flax.linen.compact
+        def __call__(self, images, mask, train):
+            layers = LayerOptions(norm, "auto", None, Target())
+            return layers.conv_norm(images, 4, mask=mask, train=train, relu=self.relu)
+
+    images, mask = jax.random.normal(jax.random.key(0), (3, 5, 5, 2)), jnp.ones(3, bool)
+    variables = Layer(False).init(jax.random.key(1), images, mask, train)
+    plain, rectified = (
+        Layer(r).apply(variables, images, mask, train, mutable=["batch_stats"])[0] for r in (False, True)
+    )
+    assert (plain < 0).any()
+    np.testing.assert_array_equal(rectified, jax.nn.relu(plain))

@@ -57,13 +57,17 @@ def torch_step(model, name, arrays, batch):
     return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_step_equals_torchs(float64, name):
+FOR_A_GPU = [(name, "product+unrolled+fused_norm") for name in ("mobilenet_v2", "resnet18")]
+
+
+@pytest.mark.parametrize(("name", "lowering"), [*((name, "xla") for name in KINDS), *FOR_A_GPU])
+def test_a_step_equals_torchs(float64, name, lowering):
     """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows.
 
-    With XLA's convolutions, which compile fast; ``test_layers.py`` has the others equal to them.
+    With XLA's convolutions, which compile fast; ``test_convolution.py`` has the others equal to them. And with
+    BatchNorm and ReLU together, as for a GPU.
     """
-    model = tiny_model(name, **{} if name in ("mlp", "vit") else dict(lowering="xla"))
+    model = tiny_model(name, **{} if name in ("mlp", "vit") else dict(lowering=lowering))
     variables, batch = initialize(tiny_model(name)), batch_of(model.input_shape)
     outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
     arrays = pytorch_networks.arrays_in_order(model, variables)

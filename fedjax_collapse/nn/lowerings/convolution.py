@@ -7,6 +7,7 @@ on a TPU they are slower, by its compiler's estimate (``docs/accelerators.md``).
 """
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -19,15 +20,18 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.patches import convolve_patches
 from fedjax_collapse.nn.lowerings.shifted import convolve_shifted
 from fedjax_collapse.nn.lowerings.strips import convolve_strips
+from fedjax_collapse.nn.lowerings.unrolled import one_by_one
 from fedjax_collapse.nn.lowerings.winograd import convolve_winograd, winograd_tiles
 
 DType = jax.typing.DTypeLike
-LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd2", "winograd4", "xla")
+LOWERINGS = ("auto", "patches", "product", "shifted", "strips", "unrolled", "winograd2", "winograd4", "xla")
+FUSED_NORM = "fused_norm"  # in a list of lowerings: BatchNorm and ReLU together
 _WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
 _KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel
 _PATCH_COST = 1.5  # of a multiply-add, with the copies of patches, over Winograd's
 _MAX_STRIP_CHANNELS = 4  # with more, the additional products cost more than the saved copies
 _MAX_CHANNELS_ON_GPU = {"strips": 16, "patches": 64}  # of the 3x3 layers in 32 bits that were timed there
+_LEAST_UNROLLED = 64  # input channels from which a client's convolution alone may fill a GPU
 
 
 class Layer(NamedTuple):
@@ -75,9 +79,14 @@ class Convolution(NamedTuple):
       6.3 times fewer of 5x5 kernels, only for these and stride 1;
     * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
     * ``shifted``: a sum of shifted images times one weight per channel, only for depthwise convolutions;
-    * ``xla``: ``lax.conv_general_dilated``;
+    * ``product``: as ``patches``, only for 1x1 kernels without padding and groups;
+    * ``xla``: ``lax.conv_general_dilated``, which clients in parallel make a grouped convolution;
+    * ``unrolled``: the same for one client after another, in one program where all else is batched over clients;
     * ``auto``: the lowering that ``choose_lowering`` selects for the target;
+    * several names with ``+`` between them: the first that applies to the layer, such as ``product+unrolled``;
     * ``TimedLowerings``: the fastest lowering measured for this layer.
+
+    With ``fused_norm`` among the names, networks compute BatchNorm and ReLU together (``batch_norm.py``).
     """
 
     stride: int = 1
@@ -100,19 +109,24 @@ def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Arra
     """
     _check(images.shape, kernel.shape, how)
     lowering, groups = choose_lowering(images.shape, kernel.shape, how, images.dtype), how.groups
-    if lowering == "xla":
-        return lax.conv_general_dilated(
-            images,
-            kernel,
-            (how.stride, how.stride),
-            [(how.padding, how.padding)] * 2,
+    if lowering in ("unrolled", "xla"):
+        library = functools.partial(
+            lax.conv_general_dilated,
+            window_strides=(how.stride, how.stride),
+            padding=[(how.padding, how.padding)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
         )
+        return (one_by_one(library) if lowering == "unrolled" else library)(images, kernel)
     if lowering == "shifted":
         multiplier = kernel.shape[3] // groups
         images = jnp.repeat(images, multiplier, -1) if multiplier > 1 else images
         return convolve_shifted(images, kernel, how.stride, how.padding, how.target)
+
+    if kernel.shape[:2] == (1, 1) and how.stride > 1 and how.padding == 0 and not how.target.is_cpu:
+        # without the barrier, XLA of JAX 0.10.2 aborts when it fuses the slices with the product for a GPU
+        images = lax.optimization_barrier(images[:, :: how.stride, :: how.stride])
+        how = how._replace(stride=1)
 
     def one_group(images, kernel):
         if lowering in _WINOGRAD:
@@ -147,9 +161,9 @@ def choose_lowering(
     """
     if isinstance(how.lowering, TimedLowerings):
         how = how._replace(lowering=how.lowering.of(how.layer(image_shape, kernel_shape, dtype)))
-    if how.lowering != "auto":
-        _check_lowering(kernel_shape, how)
-        return how.lowering
+    named = _first_that_applies(kernel_shape, how)
+    if named != "auto":
+        return named
     if how.target.platform == "gpu":
         return _choose_on_gpu(kernel_shape, how, dtype)
     if not how.target.is_cpu:
@@ -188,6 +202,7 @@ def candidates(layer: Layer, target: Target) -> list[str]:
         "shifted": channels == 1 and layer.groups > 1,
         "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
         **dict.fromkeys(_WINOGRAD, is_winograd),
+        "unrolled": target.platform == "gpu" and layer.groups == 1 and size > 1 and channels >= _LEAST_UNROLLED,
         "xla": not target.is_cpu,
     }
     return [lowering for lowering in LOWERINGS if applies.get(lowering)]
@@ -206,19 +221,42 @@ def _strips_apply(size, how):
     return how.stride == 1 and how.padding < size
 
 
-def _check_lowering(kernel_shape, how):
-    """Raises UserError if the lowering is unknown or does not apply."""
+def is_norm_fused(lowering: str | TimedLowerings) -> bool:
+    """Returns whether a network with this lowering computes BatchNorm and ReLU together."""
+    return isinstance(lowering, str) and FUSED_NORM in lowering.split("+")
+
+
+def _first_that_applies(kernel_shape, how):
+    """Returns the first of the lowerings that applies to the kernel.
+
+    Raises:
+        UserError: if one of them is unknown, or if none applies.
+    """
+    names = [name for name in how.lowering.split("+") if name != FUSED_NORM] or ["auto"]
+    for name in names:
+        if name not in LOWERINGS:
+            expected = ", ".join((*LOWERINGS, FUSED_NORM))
+            raise UserError(f"lowering {name!r}: expected one of {expected}, or several with + between them")
+    problems = {name: _problem(kernel_shape, how._replace(lowering=name)) for name in names}
+    applying = [name for name in names if problems[name] is None]
+    if not applying:
+        raise UserError(problems[names[0]])
+    return applying[0]
+
+
+def _problem(kernel_shape, how):
+    """Returns why the lowering does not apply to the kernel, or None."""
     (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
-    if lowering not in LOWERINGS:
-        raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
+    needs = f"lowering {lowering!r} needs"
     if lowering in _WINOGRAD and not _winograd_applies(size, how):
-        raise UserError(f"lowering {lowering!r} needs kernel size 3 or 5 and stride 1, not {size} and {stride}")
+        return f"{needs} kernel size 3 or 5 and stride 1, not {size} and {stride}"
     if lowering == "strips" and not _strips_apply(size, how):
-        raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
+        return f"{needs} stride 1 and padding < kernel size {size}, not {stride}, {padding}"
     if lowering == "shifted" and channels != 1:
-        raise UserError(
-            f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
-        )
+        return f"{needs} as many groups as input channels, not {groups} groups of {channels} channels"
+    if lowering == "product" and (size, padding, groups) != (1, 0, 1):
+        return f"{needs} kernel size 1, padding 0 and 1 group, not {size}, {padding} and {groups}"
+    return None
 
 
 def _check(image_shape, kernel_shape, how):

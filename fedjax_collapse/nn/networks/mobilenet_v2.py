@@ -39,7 +39,7 @@ class MobileNetV2(ConvNetwork):
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         layers, block = self.layers(), rematerialized(InvertedResidual, self.remat)
         conv = functools.partial(layers.conv_norm, mask=mask, train=train)
-        images = jax.nn.relu(conv(images, scale(32, self.width_multiplier)))
+        images = conv(images, scale(32, self.width_multiplier), relu=True)
         for stage, (expansion, channels, blocks, stride) in enumerate(self.stages):
             for index in range(blocks):
                 options = (scale(channels, self.width_multiplier), expansion, 1 if index else stride)
@@ -61,8 +61,8 @@ class InvertedResidual(nn.Module):
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
         hidden = self.expansion * images.shape[-1]
-        outputs = jax.nn.relu(conv(images, hidden, 1))
-        outputs = jax.nn.relu(conv(outputs, hidden, stride=self.stride, groups=hidden))
+        outputs = conv(images, hidden, 1, relu=True)
+        outputs = conv(outputs, hidden, stride=self.stride, groups=hidden, relu=True)
         outputs = conv(outputs, self.features, 1)
         if self.stride != 1:
             return outputs

@@ -32,7 +32,7 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
-        outputs = jax.nn.relu(conv(images, self.channels, stride=self.stride))
+        outputs = conv(images, self.channels, stride=self.stride, relu=True)
         outputs = conv(outputs, self.channels) + _shortcut(self, conv, images)
         return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
 
@@ -51,8 +51,8 @@ class Bottleneck(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
-        outputs = jax.nn.relu(conv(images, self.channels, 1))
-        outputs = jax.nn.relu(conv(outputs, self.channels, stride=self.stride))
+        outputs = conv(images, self.channels, 1, relu=True)
+        outputs = conv(outputs, self.channels, stride=self.stride, relu=True)
         outputs = conv(outputs, self.expansion * self.channels, 1) + _shortcut(self, conv, images)
         return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
 
