@@ -1,4 +1,4 @@
-"""The benchmark: the systems that are compared, the workloads that they train, and how a system is timed."""
+"""The benchmark: systems that train the same workloads, suites of what is compared, and a runner that times them."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +21,17 @@ class Round(NamedTuple):
     steps: Any  # optimizer steps
     processed: int  # samples computed, with padding
     layout: str
+    count: int = 1  # rounds that one request runs
 
 
 class Setting(NamedTuple):
     """What a system may use of the machine."""
 
     cores: int
-    task_file: Path  # the task, for systems that run in several processes
+    task_file: Path = Path()  # the task, for systems that run in several processes
     layout: Sequence[int] | None = None  # devices, and clients at once on each, for systems that have a choice
-    device: str = "cpu"  # or gpu, for systems of ``ON_GPU``
+    device: str = "cpu"  # or gpu
+    options: tuple[tuple[str, Any], ...] = ()  # of our network: lowering and dtype
 
 
 class System(NamedTuple):
@@ -38,26 +40,28 @@ class System(NamedTuple):
     The cohorts of the task are repeated without end. A round starts when it is requested.
     """
 
-    module: str  # in this package; imported by the worker only, so that no other process loads JAX or PyTorch
+    module: str  # in this package; imported by the process that runs it, so that none loads both JAX and PyTorch
     function: str
     needs: dict[str, str]  # package: how to install it
+    devices: tuple[str, ...] = ("cpu",)
+    has_methods: bool = False  # besides federated averaging
     fits_one_core: bool = True
 
     def load(self) -> Callable[[Workload, Task, Setting], Iterator[Round]]:
-        """The function."""
+        """Returns the function."""
         return getattr(importlib.import_module(f"{__name__}.{self.module}"), self.function)
 
 
-_TORCH = {"torch": PYTORCH}
+_TORCH, _BOTH = {"torch": PYTORCH}, ("cpu", "gpu")
 OURS = "fedjax_collapse"
-ON_GPU = ("fedjax_collapse", "pytorch", "pfl")
-WITH_METHODS = ("fedjax_collapse", "fedjax_collapse-timed", "pytorch", "pytorch-threads")  # besides federated averaging
 SYSTEMS = {
-    "fedjax_collapse": System("engine_rounds", "run", {}),
-    "fedjax_collapse-timed": System("engine_rounds", "timed", {}),
-    "pytorch": System("pytorch_loops", "resident", _TORCH),
+    "fedjax_collapse": System("engine_rounds", "run", {}, _BOTH, has_methods=True),
+    "fedjax_collapse-timed": System("engine_rounds", "timed", {}, has_methods=True),
+    "pytorch": System("pytorch_loops", "resident", _TORCH, _BOTH, has_methods=True),
     "pytorch-dataloader": System("pytorch_loops", "dataloader", _TORCH),
-    "pytorch-threads": System("pytorch_loops", "threads", _TORCH),
-    "pfl": System("pfl_rounds", "run", {"pfl": PFL} | _TORCH),
+    "pytorch-threads": System("pytorch_loops", "threads", _TORCH, has_methods=True),
+    "pytorch-graph": System("pytorch_graph", "float32", _TORCH, ("gpu",), has_methods=True),
+    "pytorch-graph-bfloat16": System("pytorch_graph", "bfloat16", _TORCH, ("gpu",), has_methods=True),
+    "pfl": System("pfl_rounds", "run", {"pfl": PFL} | _TORCH, _BOTH),
     "flower": System("flower_rounds", "run", {"flwr": FLOWER, "ray": FLOWER} | _TORCH, fits_one_core=False),
 }

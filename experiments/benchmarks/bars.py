@@ -14,7 +14,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Draws the rows; the suffix of the path is the format of the file."""
     panels = {}
     for row in rows:
-        panels.setdefault(f"{tables.title(row)}, {row['timed']}", []).append(row)
+        panels.setdefault(f"{tables.title(row)}, {row.timed}", []).append(row)
     heights = [_PANEL + _BAR * len(panel) for panel in panels.values()]
     figure = drawing.new_figure(sum(heights))
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
@@ -25,8 +25,8 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def _draw_panel(axis, title, rows):
-    systems = [row["system"] for row in rows]
-    speeds = [row["samples_per_second"] for row in rows]
+    systems = [row.system for row in rows]
+    speeds = [row.samples_per_second for row in rows]
     bars = axis.barh(systems, speeds, color=[drawing.arm_colour([*SYSTEMS, *systems], system) for system in systems])
     axis.bar_label(bars, [_speed(row) for row in rows], padding=3)
     axis.set_title(title, loc="left")
@@ -38,5 +38,5 @@ def _draw_panel(axis, title, rows):
 
 
 def _speed(row):
-    ratio = " ({median:.2f}x, {min:.2f} to {max:.2f})".format(**row["ratio"]) if row["ratio"] else ""
-    return f"{row['samples_per_second']:,.0f}{ratio}"
+    ratio = " ({median:.2f}x, {min:.2f} to {max:.2f})".format(**row.ratio) if row.ratio else ""
+    return f"{row.samples_per_second:,.0f}{ratio}"

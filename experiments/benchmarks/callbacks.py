@@ -30,18 +30,16 @@ def rounds_of(train: Callable[[Callable[[Round], None]], None]) -> Iterator[Roun
         asyncio.set_event_loop(asyncio.new_event_loop())  # which only the main thread has by itself
         try:
             train(report)
-            reports.put(None)
         except BaseException as error:
             reports.put(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        while (found := reports.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
+        while not isinstance(found := reports.get(), BaseException):
             yield found
             asked.put(True)
+        raise found
     finally:
         asked.put(False)
         thread.join()

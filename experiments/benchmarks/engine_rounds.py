@@ -1,7 +1,7 @@
-"""System: rounds of this library's engine."""
+"""The systems ``fedjax_collapse`` and ``fedjax_collapse-timed``: rounds of this library's engine."""
 
-import functools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,39 +20,71 @@ from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 METHODS = {"fedavg": {}, "fedper": {"fedper": FedPer()}, "ditto": {"ditto": Ditto()}}
+_Prepared = tuple[Run, engine.Rounds]
 
 
-def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False) -> Iterator[Round]:
-    """Rounds of federated averaging, each a compiled call; on a GPU with the lowerings that are fastest there.
+def run(
+    workload: Workload,
+    task: Task,
+    setting: Setting,
+    is_timed: bool = False,
+    algorithm: FedAvg | None = None,
+    model: Model | None = None,
+) -> Iterator[Round]:
+    """Yields rounds, each a compiled call; on a GPU with the lowerings that are fastest there, unless one is chosen.
 
-    ``is_timed``: with the lowerings that are fastest on the device, whichever it is.
+    Args:
+        workload: data, split, training, network and method.
+        task: with initial weights for the workload's network.
+        setting: devices, and the options of the network.
+        is_timed: with the lowerings that are fastest on the device, whichever it is.
+        algorithm: instead of the workload's method and training.
+        model: instead of its network, and with own initial weights.
     """
-    model, is_on_gpu = workload.model(), setting.device == "gpu"
-    default = default_layout(model, setting.device, setting.cores, workload.clients_at_once)
-    devices, clients_at_once = setting.layout or default
-    if not is_on_gpu:
-        jax.config.update("jax_num_cpu_devices", devices)
-    client_map = layout(devices, clients_at_once)
-    if is_timed or is_on_gpu:
-        model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
-    variables, training = variables_from(model, task.weights), workload.training
-    sizes = np.array([len(part) for part in task.parts])
-    data, share = Data(task.inputs, task.labels, task.mean, task.std), task.cohorts.shape[1] / len(sizes)
-    algorithm = FedAvg(LocalTraining(*training), METHODS[workload.method], weighting=workload.weighting)
-    run, compiled = prepare(data, task.parts, algorithm, model, client_map, share, variables)
-    for record in rounds(run, compiled):
+    prepared, devices, clients_at_once = _prepared(workload, task, setting, is_timed, algorithm, model)
+    training, sizes = prepared[0].algorithm.training, np.array([len(part) for part in task.parts])
+    parts = prepared[1].layout.batch_parts
+    for record in rounds(*prepared):
         steps = np.asarray(record.steps)[0]
         cohort = np.flatnonzero(steps)
         yield Round(
             losses=np.asarray(record.metrics["task_loss"])[0, cohort],
             samples=training.epochs * sizes[cohort],
             steps=steps[cohort],
-            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, compiled.layout.batch_parts),
+            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, parts),
             layout=f"{devices} devices x {clients_at_once} clients",
         )
 
 
-timed = functools.partial(run, is_timed=True)
+timed = partial(run, is_timed=True)
+
+
+def compile_rounds(workload: Workload, task: Task, setting: Setting) -> None:
+    """Compiles what ``run`` runs, without running it."""
+    prepared, *_ = _prepared(workload, task, setting)
+    engine.compile_rounds(prepared[1], *_arguments(*prepared), 1)
+
+
+def _prepared(workload, task, setting, is_timed=False, algorithm=None, model=None):
+    options, is_on_gpu = dict(setting.options), setting.device == "gpu"
+    is_timed = is_timed or options.get("lowering", "timed" if is_on_gpu else "auto") == "timed"
+    if is_timed:
+        options.pop("lowering", None)
+    has_weights, model = model is None, model or workload.model(**options)
+    default = default_layout(model, setting.device, setting.cores, workload.clients_at_once)
+    devices, clients_at_once = setting.layout or default
+    if not is_on_gpu:
+        jax.config.update("jax_num_cpu_devices", devices)
+    client_map = layout(devices, clients_at_once)
+    variables = variables_from(model, task.weights) if has_weights else None
+    if is_timed:
+        model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
+    if algorithm is None:
+        training = LocalTraining(*workload.training)
+        algorithm = FedAvg(training, METHODS[workload.method], weighting=workload.weighting)
+    participation = task.cohorts.shape[1] / len(task.parts)
+    prepared = prepare(task.data, task.parts, algorithm, model, client_map, participation, variables)
+    return prepared, devices, clients_at_once
 
 
 def default_layout(model: Model, device: str, cores: int, clients_at_once: int = 1) -> tuple[int, int]:
@@ -74,7 +106,7 @@ def prepare(
     client_map: engine.ClientMap,
     participation: float = 1.0,
     variables: Variables | None = None,
-) -> tuple[Run, engine.Rounds]:
+) -> _Prepared:
     """Returns a run without test examples, and its rounds; ``parts`` are the examples of each client."""
     inputs, labels, mean, std = data
     of_tokens = dict(mean=None, std=None, pad=PAD)
@@ -87,6 +119,14 @@ def prepare(
 
 def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
     """Yields the record of each round once it is computed completely."""
+    algorithm, state, *inputs = _arguments(run, compiled)
+    while True:
+        state, record, _ = jax.block_until_ready(engine.run_rounds(compiled, algorithm, state, *inputs, 1))
+        yield record
+
+
+def _arguments(run, compiled):
+    """Returns the algorithm, the initial state, data and examples, where ``run_rounds`` expects them."""
     client_map, federation = compiled.layout.client_map, run.federation
     algorithm = jax.tree.map(jnp.asarray, run.algorithm)
     variables = compiled.model.init(run.key) if run.variables is None else run.variables
@@ -94,14 +134,11 @@ def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
     data = engine.Data(federation.ownership)
     data = data._replace(order=engine.home_order(compiled, data))
     algorithm, data, examples = client_map.replicate((algorithm, data, federation.train))
-    state = engine.distribute(client_map, state, data.order)
-    while True:
-        state, record, _ = jax.block_until_ready(engine.run_rounds(compiled, algorithm, state, data, examples, 1))
-        yield record
+    return algorithm, engine.distribute(client_map, state, data.order), data, examples
 
 
 def processed_samples(
-    sizes: np.ndarray, training: Training, devices: int, clients_at_once: int, batch_parts: int = 1
+    sizes: np.ndarray, training: Training | LocalTraining, devices: int, clients_at_once: int, batch_parts: int = 1
 ) -> int:
     """Returns the samples computed in a round, with padding: full batches, and in a chunk those of its largest client.
 

@@ -12,7 +12,11 @@ from experiments.study.machine import num_cores
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Returns the machine, the precision of matrix products, and versions; None for a package that is not installed."""
     versions = {package: _version(package) for package in ("jax", "torch", "pfl", "flwr", "ray")}
-    name, products = (_cpu(), "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
+    name, products = (
+        (_field("/proc/cpuinfo", "model name") or platform.machine(), "float32")
+        if device == "cpu"
+        else (", ".join(gpus()), "TF32 of float32")
+    )
     machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
     return machine | versions | {"platform": platform.platform()}
 
@@ -30,10 +34,8 @@ def gpus() -> list[str]:
 
 def available_memory() -> int | None:
     """Returns the bytes of memory that are available to processes; None if the system does not report them."""
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    found = _field("/proc/meminfo", "MemAvailable")
+    return found and int(found.split()[0]) * 1024
 
 
 def _version(package):
@@ -43,10 +45,7 @@ def _version(package):
         return None
 
 
-def _cpu():
-    names = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _lines(path):
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
+def _field(path, name):
+    """Returns the first value of this name in a file of ``name: value``; None if there is none."""
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), None)

@@ -8,7 +8,6 @@ reported is the server's, without the actors'.
 import functools
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -20,13 +19,14 @@ from flwr.simulation import run_simulation
 from experiments.benchmarks import Round, Setting, pytorch_loops
 from experiments.benchmarks.callbacks import MANY, rounds_of
 from experiments.benchmarks.tasks import Task
-from experiments.benchmarks.workloads import WORKLOADS, Workload
+from experiments.benchmarks.workloads import Workload
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """Rounds of its ``FedAvg``, weighted as in the workload."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    server = ServerApp()
+    server, client = ServerApp(), ClientApp()
+    client.train()(functools.partial(_train, setting.task_file, workload))
 
     def train(report):
         @server.main()
@@ -36,7 +36,7 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
 
         run_simulation(
             server,
-            _client_app(setting.task_file, workload),
+            client,
             num_supernodes=task.cohorts.shape[1],
             backend_config={
                 "init_args": {"num_cpus": setting.cores, "num_gpus": 0, "include_dashboard": False},
@@ -65,32 +65,25 @@ class _Strategy(FedAvg):
     def aggregate_train(self, server_round, replies):
         replies = list(replies)
         aggregated = super().aggregate_train(server_round, replies)
-        metrics = [reply.content["metrics"] for reply in replies]
-        losses, samples, steps = ([m[key] for m in metrics] for key in ("loss", "samples", "steps"))
-        self.report(Round(losses, samples, steps, processed=sum(samples), layout=self.layout))
+        clients = ([reply.content["metrics"][key] for key in ("loss", "samples", "steps")] for reply in replies)
+        self.report(pytorch_loops.report(clients, self.layout))
         return aggregated
 
 
-def _client_app(task_file: Path, workload: Workload) -> ClientApp:
-    client, name = ClientApp(), next(name for name, known in WORKLOADS.items() if known == workload)
-
-    @client.train()
-    def train(message: Message, context: Context) -> Message:
-        network, data, parts = _resident(task_file, name)
-        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        rows = parts[message.content["config"]["client"]]
-        loss, samples, steps = pytorch_loops.train(network, *data, rows, WORKLOADS[name].training, WORKLOADS[name].task)
-        metrics = {"loss": loss, "samples": samples, "steps": steps, "num-examples": WORKLOADS[name].weight(len(rows))}
-        content = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord(metrics)}
-        return Message(RecordDict(content), reply_to=message)
-
-    return client
+def _train(task_file, workload, message: Message, context: Context) -> Message:
+    steps, data, parts = _resident(task_file, workload)
+    steps.network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    rows = parts[message.content["config"]["client"]]
+    loss, samples, count = pytorch_loops.train(steps, *data, rows)
+    metrics = {"loss": loss, "samples": samples, "steps": count, "num-examples": workload.weight(len(rows))}
+    content = {"arrays": ArrayRecord(steps.network.state_dict()), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=message)
 
 
 @functools.cache
-def _resident(task_file, name):
+def _resident(task_file, workload):
     """The objects that an actor keeps in memory."""
     torch.set_num_threads(1)
     task = Task.load(task_file)
-    parts = [torch.from_numpy(part) for part in task.parts]
-    return pytorch_loops.network(WORKLOADS[name], task), pytorch_loops.tensors(task), parts
+    steps = pytorch_loops.Steps(pytorch_loops.network(workload, task), workload)
+    return steps, pytorch_loops.tensors(task.data), [torch.from_numpy(part) for part in task.parts]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from experiments.benchmarks.compiling import programs
 from experiments.config import algorithms, build
@@ -22,11 +21,10 @@ from experiments.config.config_files import CONFIGS, config_files, with_config_f
 from experiments.config.paper import paper_of
 from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
-from fedjax_collapse import FedAvg, Federation, LocalTraining, engine
+from fedjax_collapse import FedAvg, LocalTraining, engine
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 _OUTPUTS = ("projector", "projector_dim", "head", "normalize_features")  # options that a step leaves out
 _BATCH_SIZE = 32  # of the programs whose operations are counted
@@ -141,9 +139,6 @@ def relative_operations(algorithm: FedAvg, outputs: Mapping[str, Any]) -> float:
     return _operations(algorithm.replace(training=training), outputs) / _operations(FedAvg(training), outputs)
 
 
-_COUNTED: dict[Any, float] = {}
-
-
 def _operations(algorithm, outputs):
     key = jax.tree.structure(algorithm), repr(outputs)  # numbers such as strengths do not change the program
     if key not in _COUNTED:
@@ -151,16 +146,13 @@ def _operations(algorithm, outputs):
     return _COUNTED[key]
 
 
+_COUNTED: dict[Any, float] = {}
+
+
 def _count(algorithm, outputs):
     model = programs.network("small_cnn", Target(), {**outputs, "lowering": "xla"})
-    images, labels = np.zeros((_BATCH_SIZE, *model.input_shape), np.uint8), np.arange(_BATCH_SIZE) % programs.CLASSES
-    names = tuple(map(str, range(programs.CLASSES)))
-    parts = [np.arange(_BATCH_SIZE)]
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0, names)
-    run = Run(federation, algorithm, jax.random.key(0))
-    rounds = check(run, model, Schedule(1), Hardware(engine.Chunked(1)))
-    data = engine.Data(federation.ownership)
-    return engine.lower(rounds, algorithm.enabled(), data, federation.train).cost_analysis()["flops"]
+    arguments = programs.rounds(algorithm, model, engine.Chunked(1), 1, _BATCH_SIZE)
+    return engine.lower(*arguments).cost_analysis()["flops"]
 
 
 @functools.cache

@@ -28,18 +28,19 @@ from experiments.benchmarks.workloads import SEED, Workload
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """Rounds of its ``FederatedAveraging``, weighted as in the workload."""
+    epochs, batch_size, learning_rate, momentum = workload.training
 
     def train(report):
         torch.set_num_threads(setting.cores)
         np.random.seed(SEED)
         network = _Recorded(pytorch_loops.network(workload, task), workload.task)
-        training = workload.training
-        model = PyTorchModel(
-            network,
-            lambda parameters, lr: torch.optim.SGD(parameters, lr, training.momentum),
-            torch.optim.SGD(network.parameters(), 1.0),
-        )
-        clients = _clients(task, pytorch_loops.place(setting.device))
+        whole = torch.optim.SGD(network.parameters(), 1.0)
+        model = PyTorchModel(network, lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum), whole)
+        inputs, labels = (x.to(pytorch_loops.place(setting.device)) for x in pytorch_loops.tensors(task.data))
+        datasets = [Dataset((inputs[rows], labels[rows]), user_id=str(i)) for i, rows in enumerate(task.parts)]
+        order = itertools.cycle(task.cohorts.ravel())
+        clients = FederatedDataset(datasets.__getitem__, lambda: next(order))
+        weighting = [WeightByDatapoints()] if workload.weighting == "size" else []
         FederatedAveraging().run(
             NNAlgorithmParams(
                 central_num_iterations=MANY,
@@ -47,13 +48,9 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
                 train_cohort_size=task.cohorts.shape[1],
                 val_cohort_size=None,
             ),
-            SimulatedBackend(clients, clients, postprocessors=[WeightByDatapoints()] * (workload.weighting == "size")),
+            SimulatedBackend(clients, clients, postprocessors=weighting),
             model,
-            NNTrainHyperParams(
-                local_num_epochs=training.epochs,
-                local_learning_rate=training.learning_rate,
-                local_batch_size=training.batch_size,
-            ),
+            NNTrainHyperParams(local_num_epochs=epochs, local_learning_rate=learning_rate, local_batch_size=batch_size),
             NNEvalHyperParams(local_batch_size=None),
             [_Report(network, workload, task, report, f"{setting.cores} threads")],
         )
@@ -61,23 +58,16 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     return rounds_of(train)
 
 
-def _clients(task, device):
-    inputs, labels = (tensor.to(device) for tensor in pytorch_loops.tensors(task))
-    datasets = [Dataset((inputs[rows], labels[rows]), user_id=str(i)) for i, rows in enumerate(task.parts)]
-    order = itertools.cycle(task.cohorts.ravel())
-    return FederatedDataset(datasets.__getitem__, lambda: next(order))
-
-
 class _Recorded(torch.nn.Module):
-    """A network with the methods that pfl requires; records its steps: loss, over how many, and samples."""
+    """A network with the methods that pfl requires; records the loss, targets and samples of its steps."""
 
     def __init__(self, network, task):
         super().__init__()
         self.network, self.task, self.steps = network, task, []
 
     def loss(self, inputs, labels):
-        loss, count = pytorch_loops.loss_and_count(self.task, self.network(inputs), labels)
-        self.steps.append((loss.detach(), count, len(labels)))  # read at the end, so that no step waits for a GPU
+        loss = pytorch_loops.loss_of(self.task, self.network(inputs), labels)
+        self.steps.append((loss.detach(), pytorch_loops.targets(self.task, labels), len(labels)))
         return loss
 
     def metrics(self, inputs, labels):
@@ -86,18 +76,15 @@ class _Recorded(torch.nn.Module):
 
 class _Report(TrainingProcessCallback):
     def __init__(self, network, workload, task, report, layout):
-        training, sizes = workload.training, [len(rows) for rows in task.parts]
-        self.steps = [training.epochs * -(-size // training.batch_size) for size in sizes]  # of each client
+        training = workload.training
+        self.steps = [training.epochs * -(-len(rows) // training.batch_size) for rows in task.parts]  # of each client
         self.cohorts = itertools.cycle(task.cohorts)
         self.network, self.report, self.layout = network, report, layout
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        losses, *counts = zip(*self.network.steps, strict=True)
-        done = iter(zip(torch.stack(losses).tolist(), *counts, strict=True))
-        steps = [self.steps[client] for client in next(self.cohorts)]
-        losses, counts, samples = zip(*(np.transpose(list(itertools.islice(done, n))) for n in steps), strict=True)
+        losses, *counts = zip(*self.network.steps, strict=True)  # read here, so that no step waits for a GPU
+        done = iter(list(zip(torch.stack(losses).tolist(), *counts, strict=True)))
         self.network.steps.clear()
-        losses = [np.average(*of_client) for of_client in zip(losses, [None] * len(counts), counts, strict=True)]
-        samples = [int(of_client.sum()) for of_client in samples]
-        self.report(Round(losses, samples, steps, processed=sum(samples), layout=self.layout))
+        clients = [list(itertools.islice(done, self.steps[client])) for client in next(self.cohorts)]
+        self.report(pytorch_loops.report(map(pytorch_loops.summary, clients), self.layout))
         return False, Metrics()

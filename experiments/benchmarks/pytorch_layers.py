@@ -4,6 +4,18 @@ import torch
 from torch import nn
 
 
+class Apply(nn.Module):
+    """A function of the inputs and, if a shape is given, of a learned tensor."""
+
+    def __init__(self, function, *shape):
+        super().__init__()
+        self.function = function
+        self.learned = nn.ParameterList([nn.Parameter(torch.zeros(shape))] if shape else [])
+
+    def forward(self, inputs):
+        return self.function(inputs, *self.learned)
+
+
 class Residual(nn.Module):
     """Sum of a branch and a shortcut."""
 
@@ -13,19 +25,6 @@ class Residual(nn.Module):
 
     def forward(self, images):
         return self.branch(images) + self.shortcut(images)
-
-
-class PaddedShortcut(nn.Module):
-    """Every ``stride``-th pixel, between channels of zeros."""
-
-    def __init__(self, missing, stride):
-        super().__init__()
-        self.missing, self.stride = missing, stride
-
-    def forward(self, images):
-        before = self.missing // 2
-        images = images[:, :, :: self.stride, :: self.stride]
-        return nn.functional.pad(images, (0, 0, 0, 0, before, self.missing - before))
 
 
 class Excitation(nn.Module):
@@ -50,48 +49,8 @@ class DropPath(nn.Module):
     def forward(self, images):
         if not self.training:
             return images
-        keep = torch.rand(len(images), 1, 1, 1) >= self.rate
+        keep = torch.rand(len(images), 1, 1, 1, device=images.device) >= self.rate
         return images * keep / (1 - self.rate)
-
-
-class Flatten(nn.Module):
-    """[batch, height * width * channels], in the order of images whose channels come last."""
-
-    def forward(self, images):
-        return images.permute(0, 2, 3, 1).flatten(1)
-
-
-class Patches(nn.Module):
-    """A convolution whose stride is its size, [batch, height * width, channels] of it."""
-
-    def __init__(self, inputs, outputs, size):
-        super().__init__()
-        self.conv = conv(inputs, outputs, size, size, padding=0, bias=True)
-
-    def forward(self, images):
-        return self.conv(images).flatten(2).transpose(1, 2)
-
-
-class ClassToken(nn.Module):
-    """The tokens after one that is learned."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.token = nn.Parameter(torch.zeros(width))
-
-    def forward(self, tokens):
-        return torch.cat([self.token.expand(len(tokens), 1, -1), tokens], 1)
-
-
-class Positions(nn.Module):
-    """The tokens plus a learned vector each, the columns of a matrix."""
-
-    def __init__(self, tokens, width):
-        super().__init__()
-        self.positions = nn.Parameter(torch.zeros(width, tokens))
-
-    def forward(self, tokens):
-        return tokens + self.positions.T
 
 
 class Attention(nn.Module):
@@ -108,18 +67,25 @@ class Attention(nn.Module):
         return self.out(attended.transpose(1, 2).flatten(2))
 
 
-class FirstToken(nn.Module):
-    """Of [batch, tokens, width]."""
-
-    def forward(self, tokens):
-        return tokens[:, 0]
+def flatten():
+    """[batch, height * width * channels], in the order of images whose channels come last."""
+    return Apply(lambda images: images.permute(0, 2, 3, 1).flatten(1))
 
 
-class MeanToken(nn.Module):
-    """Of [batch, tokens, width]."""
+def padded_shortcut(missing, stride):
+    """Every ``stride``-th pixel, between channels of zeros."""
+    padding = (0, 0, 0, 0, missing // 2, missing - missing // 2)
+    return Apply(lambda images: nn.functional.pad(images[:, :, ::stride, ::stride], padding))
 
-    def forward(self, tokens):
-        return tokens.mean(1)
+
+def class_token(width):
+    """The tokens after one that is learned."""
+    return Apply(lambda tokens, learned: torch.cat([learned.expand(len(tokens), 1, -1), tokens], 1), width)
+
+
+def positions(tokens, width):
+    """The tokens plus a learned vector each, the columns of a matrix."""
+    return Apply(lambda tokens, learned: tokens + learned.T, width, tokens)
 
 
 def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
@@ -128,9 +94,22 @@ def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
 
 
 def conv_norm(inputs, outputs, *arguments, norm="batch", **options):
-    """A convolution and its BatchNorm or, with ``norm="group"``, its GroupNorm of two groups."""
-    normalization = nn.GroupNorm(2, outputs) if norm == "group" else nn.BatchNorm2d(outputs)
-    return conv(inputs, outputs, *arguments, **options), normalization
+    """A convolution and its BatchNorm, GroupNorm of two groups, or, with ``norm="none"``, bias."""
+    if norm == "none":
+        return [conv(inputs, outputs, *arguments, **options, bias=True)]
+    return [
+        conv(inputs, outputs, *arguments, **options),
+        nn.GroupNorm(2, outputs) if norm == "group" else nn.BatchNorm2d(outputs),
+    ]
+
+
+def conv_relu(inputs, layers, pool=None, pooled=(), **options):
+    """Convolutions, (channels, size, stride, padding) each, with ReLU, and a pool after those of these numbers."""
+    made = []
+    for index, (outputs, *shape) in enumerate(layers):
+        made += [*conv_norm(inputs, outputs, *shape, **options), nn.ReLU(), *[pool] * (index in pooled)]
+        inputs = outputs
+    return made
 
 
 def global_mean():

@@ -1,8 +1,8 @@
-"""The system ``pytorch``: federated averaging in plain PyTorch, clients one after another."""
+"""Systems of plain PyTorch: ``pytorch``, ``pytorch-threads`` and ``pytorch-dataloader``, clients one after another."""
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from experiments.benchmarks import Round, Setting, networks, pytorch_networks
-from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.workloads import SEED, Training, Workload
 
 PAD = 0  # the label of a token that is no target
@@ -18,19 +18,20 @@ PAD = 0  # the label of a token that is no target
 
 def resident(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """The fastest loop we can write by hand: one model that stays, its weights copied in, tensors sliced in memory."""
-    return _lanes(workload, task, lanes=1, threads=setting.cores, device=place(setting.device))
+    return averaging(workload, task, Steps, threads_of_each=setting.cores, device=place(setting.device))
 
 
 def threads(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """The same in as many Python threads as cores, a share of the cohort and one core for each."""
-    return _lanes(workload, task, lanes=setting.cores, threads=1)
+    """The same in as many Python threads as cores or clients, a share of the cohort and of the cores for each."""
+    number = min(setting.cores, task.cohorts.shape[1])
+    return averaging(workload, task, Steps, number, threads_of_each=setting.cores // number)
 
 
 def dataloader(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """The loop of the papers' released code: a deep copy of the model and a ``DataLoader`` for each client."""
     torch.set_num_threads(setting.cores)
     torch.manual_seed(SEED)
-    server, dataset = network(workload, task), TensorDataset(*tensors(task))
+    server, dataset = network(workload, task), TensorDataset(*tensors(task.data))
     clients = [Subset(dataset, part.tolist()) for part in task.parts]
     for cohort in itertools.cycle(task.cohorts):
         trained, counts = zip(*[_train_copy(server, clients[i], workload) for i in cohort], strict=True)
@@ -38,22 +39,20 @@ def dataloader(workload: Workload, task: Task, setting: Setting) -> Iterator[Rou
         weights = [workload.weight(len(clients[i])) for i in cohort]
         shares = [weight / sum(weights) for weight in weights]
         server.load_state_dict({k: sum(w * s[k] for w, s in zip(shares, states, strict=True)) for k in states[0]})
-        yield _round(counts, f"{setting.cores} threads")
+        yield report(counts, f"{setting.cores} threads")
 
 
 def _train_copy(server, client, workload):
-    network, training = copy.deepcopy(server), workload.training
+    network, training, done = copy.deepcopy(server), workload.training, []
     optimizer = torch.optim.SGD(network.parameters(), training.learning_rate, training.momentum)
-    total = counted = samples = steps = 0
     for _ in range(training.epochs):
         for inputs, labels in DataLoader(client, training.batch_size, shuffle=True):
             optimizer.zero_grad()
-            loss, count = loss_and_count(workload.task, network(inputs), labels)
+            loss = loss_of(workload.task, network(inputs), labels)
             loss.backward()
             optimizer.step()
-            total, counted = total + loss.item() * count, counted + count
-            samples, steps = samples + len(labels), steps + 1
-    return network, (total / counted, samples, steps)
+            done.append((loss.item(), targets(workload.task, labels), len(labels)))
+    return network, summary(done)
 
 
 def place(device: str) -> str:
@@ -65,97 +64,109 @@ def place(device: str) -> str:
     return "cuda"
 
 
-def _lanes(workload, task, lanes, threads, device="cpu"):
-    torch.set_num_threads(threads)
-    resident_networks = [network(workload, task).to(device) for _ in range(lanes)]
-    server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(resident_networks[0])]
+class Steps:
+    """Steps of SGD with momentum on one network, in place; made once for each thread."""
+
+    def __init__(self, network: torch.nn.Module, workload: Workload) -> None:
+        self.network, self.task, self.training = network, workload.task, workload.training
+        self.weights, self.momenta = list(network.parameters()), None
+
+    def restart(self) -> None:
+        """Forgets the momentum."""
+        self.momenta = None
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, towards: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """Takes a step on a batch and returns its loss, which is read later so that no step waits for a GPU.
+
+        ``towards``: weights to which the gradient pulls, by the difference (Ditto with strength 1).
+        """
+        loss = loss_of(self.task, self.network(x), y)
+        gradients = torch.autograd.grad(loss, self.weights)
+        if towards is not None:
+            gradients = torch._foreach_add(gradients, torch._foreach_sub(self.weights, towards))
+        self.momenta = descend(self.weights, gradients, self.momenta, self.training)
+        return loss.detach()
+
+
+def averaging(
+    workload: Workload,
+    task: Task,
+    make_steps: Callable[[torch.nn.Module, Workload], Steps],
+    threads: int = 1,
+    threads_of_each: int = 1,
+    device: str = "cpu",
+) -> Iterator[Round]:
+    """Yields rounds of the workload's method, with a share of the cohort in each of several Python threads."""
+    torch.set_num_threads(threads_of_each)
+    steps = [make_steps(network(workload, task).to(device), workload) for _ in range(threads)]
+    server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(steps[0].network)]
     parts = [torch.from_numpy(part).to(device) for part in task.parts]
-    data = [tensor.to(device) for tensor in tensors(task)]
-    generators = [torch.Generator(device).manual_seed(SEED + lane) for lane in range(lanes)]
+    data = [tensor.to(device) for tensor in tensors(task.data)]
+    generators = [torch.Generator(device).manual_seed(SEED + thread) for thread in range(threads)]
     own = [_Own(workload, server) for _ in task.parts]
-    with ThreadPoolExecutor(lanes) as pool:
-        run = map if lanes == 1 else pool.map
+    with ThreadPoolExecutor(threads) as pool:
         for cohort in itertools.cycle(task.cohorts):
             clients = sorted(((parts[i], own[i]) for i in cohort), key=lambda client: len(client[0]))
-            deal = [clients[lane::lanes] for lane in range(lanes)]
-            done = run(lambda *lane: _run_share(server, data, workload, *lane), resident_networks, deal, generators)
+            deal = [clients[thread::threads] for thread in range(threads)]
+            done = pool.map(lambda *thread: _run_share(server, data, workload, *thread), steps, deal, generators)
             sums, counts = zip(*done, strict=True)
             for tensor, *summands in zip(server, *sums, strict=True):
                 tensor.copy_(sum(summands) / sum(workload.weight(len(rows)) for rows, _ in clients))
-            yield _round(list(itertools.chain(*counts)), f"{lanes} x {threads} threads")
+            yield report(itertools.chain(*counts), f"{threads} x {threads_of_each} threads")
 
 
 class _Own:
     """What a client keeps: nothing, its head (FedPer) or a model (Ditto), which start at the server's."""
 
     def __init__(self, workload, server):
-        kept = {"fedavg": [], "fedper": server[-2:], "ditto": server}[workload.method]
-        self.method, self.tensors = workload.method, [tensor.clone() for tensor in kept]
-        self.options = workload.training, workload.task
+        self.kept = {"fedavg": slice(0), "fedper": slice(-2, None), "ditto": slice(None)}[workload.method]
+        self.is_extra, self.tensors = workload.method == "ditto", [tensor.clone() for tensor in server[self.kept]]
 
-    def train(self, server, network, data, rows, generator):
+    def train(self, server, steps, data, rows, generator):
         """Trains the network, which has the server's weights, in place; returns the report."""
-        own = pytorch_networks.tensors(network)
-        if self.method == "ditto":
-            with torch.no_grad():
-                torch._foreach_copy_(own, self.tensors)
-            train(network, *data, rows, *self.options, generator, towards=server)
-            with torch.no_grad():
-                torch._foreach_copy_(self.tensors, own)
-                torch._foreach_copy_(own, server)
-        if self.method != "fedper":
-            return train(network, *data, rows, *self.options, generator)
-        with torch.no_grad():
-            torch._foreach_copy_(own[-2:], self.tensors)
-        report = train(network, *data, rows, *self.options, generator)
-        with torch.no_grad():
-            torch._foreach_copy_(self.tensors, own[-2:])
-            torch._foreach_copy_(own[-2:], server[-2:])
-        return report
+        current = pytorch_networks.tensors(steps.network)[self.kept]
+        _copy(current, self.tensors)
+        done = train(steps, *data, rows, generator, towards=server if self.is_extra else None)
+        _copy(self.tensors, current)
+        _copy(current, server[self.kept])
+        return train(steps, *data, rows, generator) if self.is_extra else done
 
 
-def _run_share(server, data, workload, network, clients, generator):
+@torch.no_grad()
+def _copy(to, tensors):
+    if to:
+        torch._foreach_copy_(to, tensors)
+
+
+def _run_share(server, data, workload, steps, clients, generator):
     """Returns the weighted sum of these clients' models, and a report of each."""
-    current = pytorch_networks.tensors(network)
+    current = pytorch_networks.tensors(steps.network)
     total, counts = [torch.zeros_like(tensor) for tensor in server], []
     for rows, own in clients:
-        with torch.no_grad():
-            torch._foreach_copy_(current, server)
-        counts.append(own.train(server, network, data, rows, generator))
+        _copy(current, server)
+        counts.append(own.train(server, steps, data, rows, generator))
         with torch.no_grad():
             torch._foreach_add_(total, current, alpha=workload.weight(len(rows)))
     return total, counts
 
 
 def train(
-    network: torch.nn.Module,
+    steps: Steps,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     rows: torch.Tensor,
-    training: Training,
-    task: str = "classification",
     generator: torch.Generator | None = None,
     towards: list[torch.Tensor] | None = None,
 ) -> tuple[float, int, int]:
-    """One client's local training in place: its mean loss over what it trained on, the number of samples, and steps.
-
-    ``towards``: weights to which the gradient pulls, each step by the difference (Ditto with strength 1).
-    """
-    weights, momenta, losses, counts, samples = list(network.parameters()), None, [], [], 0
+    """One client's local training in place: its mean loss over what it trained on, the number of samples, and steps."""
+    training, done = steps.training, []
+    steps.restart()
     for _ in range(training.epochs):
         order = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
         batches = (data[order].split(training.batch_size) for data in (inputs, labels))
-        for x, y in zip(*batches, strict=True):
-            loss, count = loss_and_count(task, network(x), y)
-            gradients = torch.autograd.grad(loss, weights)
-            if towards is not None:
-                gradients = torch._foreach_add(gradients, torch._foreach_sub(weights, towards))
-            momenta = descend(weights, gradients, momenta, training)
-            losses.append(loss.detach())  # read at the end, so that no step waits for the GPU
-            counts.append(count)
-            samples += len(y)
-    total = sum(loss * count for loss, count in zip(torch.stack(losses).tolist(), counts, strict=True))
-    return total / sum(counts), samples, len(counts)
+        done += [(steps(x, y, towards), targets(steps.task, y), len(y)) for x, y in zip(*batches, strict=True)]
+    losses, *counts = zip(*done, strict=True)
+    return summary(zip(torch.stack(losses).tolist(), *counts, strict=True))
 
 
 @torch.no_grad()
@@ -181,24 +192,35 @@ def network(workload: Workload, task: Task) -> torch.nn.Module:
     return pytorch_networks.load(built, task.weights).to(memory_format=torch.channels_last)
 
 
-def tensors(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(data: Data) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels. Images are normalised, [examples, channels, height, width], with channels last in memory."""
-    inputs, labels = torch.from_numpy(task.inputs), torch.from_numpy(task.labels).long()
+    inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels).long()
     if inputs.ndim < 4:
         return inputs.long(), labels
-    return ((inputs.float() - task.mean) / task.std).permute(0, 3, 1, 2), labels
+    return ((inputs.float() - data.mean) / data.std).permute(0, 3, 1, 2), labels
 
 
-def loss_and_count(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The mean loss of a batch in the task of that name, and over how many: examples, or tokens with a target."""
-    if name == "next_word":
-        count = int((labels != PAD).sum())
-        return cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=PAD), count
-    if name == "multi_label":
-        return binary_cross_entropy_with_logits(outputs, labels.float()), len(labels)
-    return cross_entropy(outputs, labels), len(labels)
+def loss_of(task: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns the mean loss of a batch in the task of that name, over ``targets``."""
+    if task == "next_word":
+        return cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=PAD)
+    if task == "multi_label":
+        return binary_cross_entropy_with_logits(outputs, labels.float())
+    return cross_entropy(outputs, labels)
 
 
-def _round(counts, layout):
-    losses, samples, steps = zip(*counts, strict=True)
+def targets(task: str, labels: torch.Tensor) -> torch.Tensor | int:
+    """Returns over how many a batch's loss is a mean: examples, or tokens with a target, which are on the device."""
+    return (labels != PAD).sum() if task == "next_word" else len(labels)
+
+
+def summary(steps: Iterator[tuple[float, torch.Tensor | int, int]]) -> tuple[float, int, int]:
+    """Returns the mean loss, samples and number of steps, each of which has a loss, ``targets`` and samples."""
+    losses, counts, samples = zip(*((loss, int(count), size) for loss, count, size in steps), strict=True)
+    return sum(map(float.__mul__, losses, map(float, counts))) / sum(counts), sum(samples), len(losses)
+
+
+def report(clients: Iterator[tuple[float, int, int]], layout: str) -> Round:
+    """Returns the report of a round from the ``summary`` of each client."""
+    losses, samples, steps = zip(*clients, strict=True)
     return Round(losses, samples, steps, processed=sum(samples), layout=layout)

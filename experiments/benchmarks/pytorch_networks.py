@@ -11,23 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.benchmarks.pytorch_layers import (
-    Attention,
-    ClassToken,
-    DropPath,
-    Excitation,
-    FirstToken,
-    Flatten,
-    MeanToken,
-    PaddedShortcut,
-    Patches,
-    Positions,
-    Residual,
-    conv,
-    conv_norm,
-    global_mean,
-    scale,
-)
+from experiments.benchmarks import pytorch_layers as layers
+from experiments.benchmarks.pytorch_layers import Residual, conv, conv_norm, conv_relu, global_mean, scale
 from experiments.benchmarks.weights import arrays_in_order as arrays_in_order
 
 IMAGE_SHAPE = (32, 32, 3)
@@ -70,15 +55,15 @@ class Network(nn.Module):
     def __init__(self, backbone, width, num_classes, projector="none", projector_dim=256, normalize_features=False):
         super().__init__()
         hidden = {"none": 0, "moon": width, "feddecorr": width // 2, "feduv": projector_dim}[projector]
-        layers = []
+        made = []
         if projector == "feduv":
             for inputs in (width, projector_dim):
-                layers += [nn.Linear(inputs, projector_dim), nn.BatchNorm1d(projector_dim), nn.ReLU()]
+                made += [nn.Linear(inputs, projector_dim), nn.BatchNorm1d(projector_dim), nn.ReLU()]
         elif projector != "none":
-            layers = [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, projector_dim)]
-        self.backbone, self.projector = backbone, nn.Sequential(*layers)
+            made = [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, projector_dim)]
+        self.backbone, self.projector = backbone, nn.Sequential(*made)
         self.normalize_features = normalize_features
-        self.head = nn.Linear(projector_dim if layers else width, num_classes)
+        self.head = nn.Linear(projector_dim if made else width, num_classes)
 
     def represent(self, images):
         features = self.projector(self.backbone(images))
@@ -135,137 +120,110 @@ class Transformer(nn.Module):
 
 def _mlp(image_shape, hidden=(128, 128)):
     widths = [int(np.prod(image_shape)), *hidden]
-    layers = [layer for a, b in zip(widths, hidden, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(Flatten(), *layers), widths[-1]
+    made = [layer for a, b in zip(widths, hidden, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(layers.flatten(), *made), widths[-1]
 
 
-def _small_cnn(image_shape, channels=(32, 64, 128)):
-    layers, inputs = [], image_shape[2]
-    for outputs in channels:
-        layers += [nn.MaxPool2d(2)] if layers else []
-        layers += [*conv_norm(inputs, outputs), nn.ReLU()]
-        inputs = outputs
-    return nn.Sequential(*layers, *global_mean()), inputs
+def _small_cnn(image_shape, channels=(32, 64, 128), norm="batch"):
+    shapes = [(outputs, 3) for outputs in channels]
+    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(2), range(len(channels) - 1), norm=norm)
+    return nn.Sequential(*made, *global_mean()), channels[-1]
 
 
 def _feduv_cnn(image_shape, width_multiplier=1.0):
-    layers, inputs = [], image_shape[2]
-    for channels, size, stride in (
-        (16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1), (64, 1, 1),
-    ):  # fmt: skip
-        outputs = scale(channels, width_multiplier)
-        layers += [*conv_norm(inputs, outputs, size, stride, padding=0), nn.ReLU()]
-        inputs = outputs
-    return nn.Sequential(*layers, *global_mean()), inputs
+    shapes = ((16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1), (64, 1, 1))
+    shapes = [(scale(channels, width_multiplier), size, stride, 0) for channels, size, stride in shapes]
+    return nn.Sequential(*conv_relu(image_shape[2], shapes), *global_mean()), shapes[-1][0]
 
 
 def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
-    layers, (height, width, inputs) = [], image_shape
-    for outputs in channels:
-        layers += [conv(inputs, outputs, 5, padding=0, bias=True), nn.ReLU(), nn.MaxPool2d(2)]
-        height, width, inputs = (height - 4) // 2, (width - 4) // 2, outputs
-    dense, features = _mlp((height, width, inputs), hidden)
-    return nn.Sequential(*layers, dense), features
+    height, width, inputs = image_shape
+    shapes = [(outputs, 5, 1, 0) for outputs in channels]
+    made = conv_relu(inputs, shapes, nn.MaxPool2d(2), range(len(channels)), norm="none")
+    for _ in channels:
+        height, width = (height - 4) // 2, (width - 4) // 2
+    dense, features = _mlp((height, width, channels[-1]), hidden)
+    return nn.Sequential(*made, dense), features
 
 
 def _alexnet(image_shape, width_multiplier=1.0):
-    layers, inputs = [], image_shape[2]
-    pool = nn.MaxPool2d(3, 2)
-    for index, (channels, size, stride, padding) in enumerate(
-        ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
-    ):
-        outputs = scale(channels, width_multiplier)
-        layers += [*conv_norm(inputs, outputs, size, stride, padding, bias=True), nn.ReLU()]
-        layers += [pool] if index in (0, 1, 4) else []
-        inputs = outputs
-    layers += [nn.AdaptiveAvgPool2d(6), Flatten()]
-    flat, hidden = 36 * inputs, scale(4096, width_multiplier)
-    for inputs in (flat, hidden):
-        layers += [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
-    return nn.Sequential(*layers), hidden
+    shapes = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape in shapes]
+    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(3, 2), (0, 1, 4), bias=True)
+    flat, hidden = 36 * shapes[-1][0], scale(4096, width_multiplier)
+    dense = [
+        layer for inputs in (flat, hidden) for layer in (nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+    ]
+    return nn.Sequential(*made, nn.AdaptiveAvgPool2d(6), layers.flatten(), *dense), hidden
+
+
+def _in_stages(block, inputs, stages):
+    """Blocks and their last number of channels; a stage is (channels, stride of the first block, blocks, ...)."""
+    made = []
+    for outputs, stride, count, *options in stages:
+        for index in range(count):
+            made += block(inputs, outputs, 1 if index else stride, *options)
+            inputs = outputs
+    return made, inputs
 
 
 def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=None):
     stages = stages or (
         (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
     )  # fmt: skip
-    inputs, last = (scale(channels, width_multiplier) for channels in (32, 1280))
-    layers = [*conv_norm(image_shape[2], inputs), nn.ReLU()]
-    for expansion, channels, blocks, stride in stages:
-        outputs = scale(channels, width_multiplier)
-        for index in range(blocks):
-            layers.append(_inverted_residual(inputs, outputs, expansion, 1 if index else stride))
-            inputs = outputs
-    return nn.Sequential(*layers, *conv_norm(inputs, last, 1), nn.ReLU(), *global_mean()), last
+    first, last = (scale(channels, width_multiplier) for channels in (32, 1280))
+    stages = [(scale(channels, width_multiplier), stride, blocks, by) for by, channels, blocks, stride in stages]
+    blocks, inputs = _in_stages(_inverted_residual, first, stages)
+    ends = conv_relu(image_shape[2], [(first,)]), conv_relu(inputs, [(last, 1)])
+    return nn.Sequential(*ends[0], *blocks, *ends[1], *global_mean()), last
 
 
-def _inverted_residual(inputs, outputs, expansion, stride):
+def _inverted_residual(inputs, outputs, stride, expansion):
     hidden = expansion * inputs
-    branch = nn.Sequential(
-        *conv_norm(inputs, hidden, 1),
-        nn.ReLU(),
-        *conv_norm(hidden, hidden, stride=stride, groups=hidden),
-        nn.ReLU(),
-        *conv_norm(hidden, outputs, 1),
-    )
+    depthwise = conv_relu(hidden, [(hidden, 3, stride)], groups=hidden)
+    branch = nn.Sequential(*conv_relu(inputs, [(hidden, 1)]), *depthwise, *conv_norm(hidden, outputs, 1))
     if stride != 1:
-        return branch
-    return Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1)) if inputs != outputs else None)
+        return [branch]
+    return [Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1)) if inputs != outputs else None)]
 
 
 def _residual_network(
     image_shape, blocks, strides=(1, 2, 2, 2), stem_size=3, stem_stride=1, width_multiplier=1.0,
     width=64, bottleneck=False, padded_shortcut=False, norm="batch",
 ):  # fmt: skip
-    width, normalized = scale(width, width_multiplier), functools.partial(conv_norm, norm=norm)
-    layers = [*normalized(image_shape[2], width, stem_size, stem_stride), nn.ReLU()]
-    inputs = width
-    for stage, (count, stride) in enumerate(zip(blocks, strides, strict=True)):
-        outputs = width * 2**stage * (4 if bottleneck else 1)
-        for index in range(count):
-            step = 1 if index else stride
-            layers += [_residual_block(inputs, outputs, step, bottleneck, padded_shortcut, normalized), nn.ReLU()]
-            inputs = outputs
-    return nn.Sequential(*layers, *global_mean()), inputs
+    width, factor = scale(width, width_multiplier), 4 if bottleneck else 1
+    stages = [(width * 2**i * factor, *stage) for i, stage in enumerate(zip(strides, blocks, strict=True))]
+    block = functools.partial(_residual_block, bottleneck=bottleneck, padded_shortcut=padded_shortcut, norm=norm)
+    made, features = _in_stages(block, width, stages)
+    stem = conv_relu(image_shape[2], [(width, stem_size, stem_stride)], norm=norm)
+    return nn.Sequential(*stem, *made, *global_mean()), features
 
 
-def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, conv_norm):
-    if bottleneck:
-        middle = outputs // 4
-        ends = [*conv_norm(inputs, middle, 1), nn.ReLU()], [nn.ReLU(), *conv_norm(middle, outputs, 1)]
-        branch = nn.Sequential(*ends[0], *conv_norm(middle, middle, stride=stride), *ends[1])
-    else:
-        branch = nn.Sequential(*conv_norm(inputs, outputs, stride=stride), nn.ReLU(), *conv_norm(outputs, outputs))
-    if stride == 1 and inputs == outputs:
-        return Residual(branch)
-    if padded_shortcut:
-        return Residual(branch, PaddedShortcut(outputs - inputs, stride))
-    return Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1, stride)))
+def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, norm):
+    middle = outputs // 4 if bottleneck else outputs
+    shapes = [(middle, 1), (middle, 3, stride)] if bottleneck else [(middle, 3, stride)]
+    last = conv_norm(middle, outputs, 1 if bottleneck else 3, norm=norm)
+    branch, shortcut = nn.Sequential(*conv_relu(inputs, shapes, norm=norm), *last), None
+    if padded_shortcut and (stride, inputs) != (1, outputs):
+        shortcut = layers.padded_shortcut(outputs - inputs, stride)
+    elif (stride, inputs) != (1, outputs):
+        shortcut = nn.Sequential(*conv_norm(inputs, outputs, 1, stride, norm=norm))
+    return [Residual(branch, shortcut), nn.ReLU()]
 
 
 def _wide_resnet(image_shape, depth=28, width_multiplier=10.0, dropout=0.3):
-    layers, inputs = [conv(image_shape[2], 16, bias=True)], 16
-    for stage in range(3):
-        outputs = scale(16 * 2**stage, width_multiplier)
-        for index in range(depth // 6):
-            layers.append(_pre_activation(inputs, outputs, 2 if stage and not index else 1, dropout))
-            inputs = outputs
-    layers += [nn.BatchNorm2d(inputs, momentum=0.9), nn.ReLU()]
-    return nn.Sequential(*layers, *global_mean()), inputs
+    stages = [(scale(16 * 2**i, width_multiplier), 2 if i else 1, depth // 6, dropout) for i in range(3)]
+    made, features = _in_stages(_pre_activation, 16, stages)
+    last = nn.BatchNorm2d(features, momentum=0.9), nn.ReLU()
+    return nn.Sequential(conv(image_shape[2], 16, bias=True), *made, *last, *global_mean()), features
 
 
 def _pre_activation(inputs, outputs, stride, dropout):
-    branch = nn.Sequential(
-        nn.BatchNorm2d(inputs),
-        nn.ReLU(),
-        conv(inputs, outputs, bias=True),
-        nn.Dropout(dropout),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-        conv(outputs, outputs, stride=stride, bias=True),
-    )
+    first = nn.BatchNorm2d(inputs), nn.ReLU(), conv(inputs, outputs, bias=True), nn.Dropout(dropout)
+    second = nn.BatchNorm2d(outputs), nn.ReLU(), conv(outputs, outputs, stride=stride, bias=True)
     is_same = stride == 1 and inputs == outputs
-    return Residual(branch, None if is_same else conv(inputs, outputs, 1, stride, bias=True))
+    shortcut = None if is_same else conv(inputs, outputs, 1, stride, bias=True)
+    return [Residual(nn.Sequential(*first, *second), shortcut)]
 
 
 def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=None, dropout=0.2, drop_path=0.2):
@@ -273,29 +231,25 @@ def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=None, dropout=0.2
         (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
         (6, 3, 1, 320, 1),
     )  # fmt: skip
-    inputs, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
-    layers, done = [*conv_norm(image_shape[2], inputs, stride=2), nn.SiLU()], 0
-    for expansion, size, stride, channels, blocks in stages:
-        outputs = scale(channels, width_multiplier)
-        for index in range(blocks):
-            rate = drop_path * done / sum(stage[-1] for stage in stages)
-            layers.append(_mb_conv(inputs, outputs, expansion, size, 1 if index else stride, rate))
-            inputs, done = outputs, done + 1
-    layers += [*conv_norm(inputs, last, 1), nn.SiLU(), *global_mean()]
-    return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(last, features), nn.ReLU()), features
+    first, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
+    rates = iter(np.linspace(0, drop_path, sum(stage[-1] for stage in stages), endpoint=False))
+    stages = [
+        (scale(channels, width_multiplier), stride, blocks, expansion, size, rates)
+        for expansion, size, stride, channels, blocks in stages
+    ]
+    blocks, inputs = _in_stages(_mb_conv, first, stages)
+    stem = *conv_norm(image_shape[2], first, stride=2), nn.SiLU()
+    top = *conv_norm(inputs, last, 1), nn.SiLU(), *global_mean(), nn.Dropout(dropout)
+    return nn.Sequential(*stem, *blocks, *top, nn.Linear(last, features), nn.ReLU()), features
 
 
-def _mb_conv(inputs, outputs, expansion, size, stride, drop_path):
-    hidden = expansion * inputs
+def _mb_conv(inputs, outputs, stride, expansion, size, rates):
+    hidden, rate = expansion * inputs, next(rates)
     expand = [*conv_norm(inputs, hidden, 1), nn.SiLU()] if expansion != 1 else []
-    branch = nn.Sequential(
-        *expand,
-        *conv_norm(hidden, hidden, size, stride, groups=hidden),
-        nn.SiLU(),
-        Excitation(hidden, max(1, inputs // 4)),
-        *conv_norm(hidden, outputs, 1),
-    )
-    return Residual(branch.append(DropPath(drop_path))) if stride == 1 and inputs == outputs else branch
+    depthwise = *conv_norm(hidden, hidden, size, stride, groups=hidden), nn.SiLU()
+    squeeze = layers.Excitation(hidden, max(1, inputs // 4)), *conv_norm(hidden, outputs, 1)
+    branch = nn.Sequential(*expand, *depthwise, *squeeze)
+    return [Residual(branch.append(layers.DropPath(rate))) if stride == 1 and inputs == outputs else branch]
 
 
 def _vit(
@@ -304,15 +258,17 @@ def _vit(
 ):  # fmt: skip
     sizes = {"micro": (64, 4, 4), "mini": (128, 6, 4), "Ti": (192, 12, 3), "S": (384, 12, 6), "B": (768, 12, 12)}[size]
     width, depth, heads = (own or of_size for own, of_size in zip((width, depth, heads), sizes, strict=True))
-    hidden, tokens = mlp_width or 4 * width, (image_shape[0] // patch) * (image_shape[1] // patch) + (pool == "token")
-    activation = nn.GELU("tanh" if gelu == "tanh" else "none")
-    layers = [Patches(image_shape[2], width, patch), *([ClassToken(width)] if pool == "token" else [])]
-    layers.append(Positions(tokens, width))
+    hidden, has_token = mlp_width or 4 * width, pool == "token"
+    tokens = (image_shape[0] // patch) * (image_shape[1] // patch) + has_token
+    made = [conv(image_shape[2], width, patch, patch, padding=0, bias=True), nn.Flatten(2)]
+    made += [layers.Apply(lambda patches: patches.transpose(1, 2)), *[layers.class_token(width)] * has_token]
+    made.append(layers.positions(tokens, width))
     for _ in range(depth):
-        mlp = nn.Linear(width, hidden), activation, nn.Linear(hidden, width)
-        for branch in ([Attention(width, heads)], mlp):
-            layers.append(Residual(nn.Sequential(nn.LayerNorm(width, epsilon), *branch)))
-    return nn.Sequential(*layers, nn.LayerNorm(width, epsilon), FirstToken() if pool == "token" else MeanToken()), width
+        mlp = nn.Linear(width, hidden), nn.GELU("tanh" if gelu == "tanh" else "none"), nn.Linear(hidden, width)
+        for branch in ([layers.Attention(width, heads)], mlp):
+            made.append(Residual(nn.Sequential(nn.LayerNorm(width, epsilon), *branch)))
+    pooled = layers.Apply(lambda tokens: tokens[:, 0] if has_token else tokens.mean(1))
+    return nn.Sequential(*made, nn.LayerNorm(width, epsilon), pooled), width
 
 
 _cifar_resnet = functools.partial(_residual_network, strides=(1, 2, 2), width=16, padded_shortcut=True)

@@ -8,14 +8,15 @@ are sent ahead in it as in a run. ``disk, cold`` first drops the store's inputs 
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import jax
 import numpy as np
 
-from experiments.benchmarks import engine_rounds
+from experiments.benchmarks import Round, engine_rounds
 from experiments.benchmarks.workloads import SEED
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, engine, nn
 from fedjax_collapse.data.store import Store, StoreWriter
@@ -23,17 +24,17 @@ from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, check, init
 
 STORAGES = ("host", "device", "disk", "disk, cold", "disk, unverified")  # the first is the baseline
 CLIENTS, COHORT, MOST = 20_000, 400, 64
-ROUNDS_AT_ONCE = 10
+ROUNDS_AT_ONCE, _BATCH_SIZE = 10, 16
 _SHAPE, _CLASSES = (16, 16, 1), 10
 _MEDIAN, _SPREAD, _LARGEST = 49, 0.9, 1000  # of the sizes of clients
 
 
-@contextlib.contextmanager
-def rounds(cores: int, scale: float = 1.0) -> Iterator[dict[str, Callable[[], None]]]:
-    """Yields, by storage, a function that runs ``ROUNDS_AT_ONCE`` rounds; ``scale`` is of the number of clients."""
+def arms(asked: Namespace, cores: int) -> Iterator[tuple[str, dict[str, Iterator[Round]]]]:
+    """Yields, by storage, ``ROUNDS_AT_ONCE`` rounds each time; ``asked.scale`` is of the number of clients."""
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder, "store"), max(COHORT, round(scale * CLIENTS)))
-        yield {storage: _rounds(Path(folder, "store"), storage, cores) for storage in STORAGES}
+        store = Path(folder, "store")
+        _write(store, max(COHORT, round(asked.scale * CLIENTS)))
+        yield "", {storage: _rounds(store, storage, cores) for storage in STORAGES}
 
 
 def _rounds(folder, named, cores):
@@ -41,20 +42,24 @@ def _rounds(folder, named, cores):
     federation = Federation.from_store(folder, examples_per_client=MOST, storage=storage)
     model = Model(nn.MLP(_CLASSES, hidden=(32,)), _SHAPE)
     rule = Participation(COHORT / federation.num_clients, engine.HostUniform())
-    run = Run(federation, FedAvg(LocalTraining(epochs=1, batch_size=16)), jax.random.key(SEED))
+    run = Run(federation, FedAvg(LocalTraining(epochs=1, batch_size=_BATCH_SIZE)), jax.random.key(SEED))
     schedule = Schedule(10**6, rule, evaluate_every=ROUNDS_AT_ONCE)
-    client_map = engine_rounds.layout(cores, 1)
-    compiled = check(run, model, schedule, Hardware(client_map))
+    compiled = check(run, model, schedule, Hardware(engine_rounds.layout(cores)))
     program = engine.Program(compiled, [initialize(run, compiled.model, schedule)], federation.train, storage)
     program.prepare()
-
-    def advance():
+    sizes = np.minimum(np.asarray(federation.ownership.sizes), MOST)
+    while True:
         if is_cold:
             federation.store.drop_cached()
         with mock.patch.object(Store, "verify") if named.endswith("unverified") else contextlib.nullcontext():
-            program.advance(ROUNDS_AT_ONCE)
-
-    return advance
+            (advance,) = program.advance(ROUNDS_AT_ONCE)
+        steps, losses = np.asarray(advance.record.steps), np.asarray(advance.record.metrics["task_loss"])
+        done = steps > 0
+        samples, processed = (
+            np.broadcast_to(advance.record.of_entries(sizes), steps.shape)[done],
+            _BATCH_SIZE * steps.sum(),
+        )
+        yield Round(losses[done], samples, steps[done], int(processed), f"{cores} devices", ROUNDS_AT_ONCE)
 
 
 def _write(folder, clients):

@@ -1,7 +1,8 @@
 """The task that systems train, as a file: the same data, split, cohorts and initial weights for all."""
 
+import pickle
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -26,19 +27,18 @@ class Task(NamedTuple):
     weights: list[np.ndarray]  # initial, as ``weights.arrays_in_order`` gives them
     cohorts: np.ndarray  # [rounds, cohort] clients that take part in a round
 
+    @property
+    def data(self) -> Data:
+        """The first fields."""
+        return Data(*self[:4])
+
     def save(self, path: Path) -> None:
         """Writes the task to ``path``."""
-        lists = {f"{name}_{i}": x for name in ("parts", "weights") for i, x in enumerate(getattr(self, name))}
-        arrays = {name: x for name, x in self._asdict().items() if name not in ("parts", "weights")}
-        np.savez(path, **arrays, **lists)
+        with path.open("wb") as file:
+            pickle.dump(self, file)
 
     @classmethod
-    def load(cls, path: Path) -> "Task":
+    def load(cls, path: Path) -> Self:
         """Reads a task written by ``save``."""
-        with np.load(path, allow_pickle=False) as file:
-            parts, weights = (
-                [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]
-                for name in ("parts", "weights")
-            )
-            numbers = float(file["mean"]), float(file["std"])
-            return cls(file["inputs"], file["labels"], *numbers, parts, weights, file["cohorts"])
+        with path.open("rb") as file:
+            return pickle.load(file)

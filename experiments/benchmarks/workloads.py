@@ -7,6 +7,7 @@ imported where they are used: no process loads both.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,14 +52,14 @@ class Workload:
     task: str = "classification"  # or next_word, multi_label (``nn/task.py``)
     weighting: str = "size"  # of the clients, or equal
 
-    def model(self) -> "Model":
-        """The network and the task of our engine."""
+    def model(self, **options: Any) -> "Model":
+        """Returns the network, with these options, and the task of our engine."""
         from fedjax_collapse import Model
         from fedjax_collapse.nn import task
 
-        network = networks.linen(self.network)
-        options = {"input_dtype": "int32"} if self.task == "next_word" else {}
-        return Model(network, self.input_shape, task=task.named(self.task, network.num_classes), **options)
+        network = networks.linen(self.network, **options)
+        of_input = {"input_dtype": "int32"} if self.task == "next_word" else {}
+        return Model(network, self.input_shape, task=task.named(self.task, network.num_classes), **of_input)
 
     def weight(self, examples: int) -> int:
         """The weight of a client's model in the mean."""
@@ -83,23 +84,19 @@ class Workload:
 
 
 def make_task(workload: Workload, rounds: int) -> Task:
-    """Returns the task of a workload, with the cohorts of this many rounds."""
-    data = workload.data(workload.examples)
-    return complete_task(workload, data, workload.split(data.labels, workload.clients), workload.cohort, rounds)
-
-
-def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], cohort: int, rounds: int) -> Task:
-    """Returns the task of these clients, with initial weights and the cohorts that the engine draws."""
+    """Returns the task of a workload: data, split, initial weights, and the cohorts that the engine draws in rounds."""
     import jax
 
     from experiments.benchmarks.weights import arrays_in_order
     from fedjax_collapse import Participation
 
+    data = workload.data(workload.examples)
+    parts = list(workload.split(data.labels, workload.clients))
     key = jax.random.key(SEED)
     model = workload.model()
     draw, sizes = Participation().draw, jax.numpy.array([len(part) for part in parts])
-    cohorts = np.stack([draw(jax.random.fold_in(key, round), sizes, cohort) for round in range(rounds)])
-    return Task(*data, list(parts), arrays_in_order(model, model.init(key)), cohorts)
+    cohorts = np.stack([draw(jax.random.fold_in(key, round), sizes, workload.cohort) for round in range(rounds)])
+    return Task(*data, parts, arrays_in_order(model, model.init(key)), cohorts)
 
 
 def _digits(count: int) -> Data:
@@ -116,12 +113,10 @@ def _large_digits(count: int) -> Data:
     return _pooled(pfllib.digits(), count)
 
 
-def _pooled(source: Any, count: int) -> Data:
-    """Returns this many of a source's examples."""
-    images = np.concatenate([source.images, source.test_images])
-    labels = np.concatenate([source.labels, source.test_labels])
-    kept = np.random.default_rng(SEED).permutation(len(labels))[:count]
-    return Data(images[kept], labels[kept], source.mean, source.std)
+def _pooled(source, count):
+    kept = np.random.default_rng(SEED).permutation(len(source.labels) + len(source.test_labels))[:count]
+    pairs = (source.images, source.test_images), (source.labels, source.test_labels)
+    return Data(*(np.concatenate(pair)[kept] for pair in pairs), source.mean, source.std)
 
 
 def _synthetic_images(count: int) -> Data:
@@ -161,95 +156,104 @@ def _scenes(count: int) -> Data:
     return Data(images.clip(0, 255).astype(np.uint8), labels.astype(np.int32), 128.0, 64.0)
 
 
-def _ragged(median: float, spread: float, most: int) -> Callable[[np.ndarray, int], Sequence[np.ndarray]]:
+def _noise(size: int, count: int) -> Data:
+    """Returns random images of this height and width, with random labels."""
+    rng = np.random.default_rng(SEED)
+    images = rng.integers(0, 256, (count, size, size, 3), np.uint8)
+    return Data(images, rng.integers(0, networks.CLASSES, count), 128.0, 64.0)
+
+
+def _ragged(median: float, spread: float, most: int, labels: np.ndarray, clients: int) -> Sequence[np.ndarray]:
     """Clients whose sizes are log-normal and cut at ``most``, in proportion if there are not as many examples."""
-
-    def split(labels, clients):
-        rng = np.random.default_rng(SEED)
-        sizes = np.minimum(most, np.ceil(rng.lognormal(np.log(median), spread, clients)))
-        ends = np.round(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(int)
-        return np.split(rng.permutation(len(labels)), ends[:-1])
-
-    return split
+    rng = np.random.default_rng(SEED)
+    sizes = np.minimum(most, np.ceil(rng.lognormal(np.log(median), spread, clients)))
+    ends = np.round(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(int)
+    return np.split(rng.permutation(len(labels)), ends[:-1])
 
 
-def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np.ndarray]]:
-    def split(labels, clients):
-        from fedjax_collapse.data import partition
-
-        return getattr(partition, kind)(labels, clients, seed=SEED, **options)
-
-    return split
+def _equal(labels: np.ndarray, clients: int) -> Sequence[np.ndarray]:
+    """Clients of consecutive examples."""
+    return np.array_split(np.arange(len(labels)), clients)
 
 
-_DIGITS = dict(data=_digits, input_shape=(8, 8, 1), examples=1797)
-_IMAGES = dict(data=_synthetic_images, input_shape=(32, 32, 3))
-_DIRICHLET = dict(split=_split("dirichlet", alpha=0.1, min_size=1), training=Training(1, 32, 0.01, 0.9))
-_EVERYBODY = dict(clients=100, cohort=100)
-_TWENTY = dict(clients=20, cohort=20, weighting="equal")
-_BLAZEFL = dict(  # of BlazeFL's benchmark, whose small network is another one
-    examples=50_000,
-    split=_split("pathological", classes_per_client=2, method="shards"),
-    training=Training(5, 50, 0.1, 0.0),
-)
+def _from_a_pool(labels: np.ndarray, clients: int) -> Sequence[np.ndarray]:
+    """Clients that have 64 distinct examples each, which others may have, too."""
+    rng = np.random.default_rng(SEED)
+    return [rng.choice(len(labels), 64, replace=False) for _ in range(clients)]
 
+
+def _split(kind: str, labels: np.ndarray, clients: int, **options: Any) -> Sequence[np.ndarray]:
+    from fedjax_collapse.data import partition
+
+    return getattr(partition, kind)(labels, clients, seed=SEED, **options)
+
+
+_DIRICHLET = partial(_split, "dirichlet", alpha=0.1, min_size=1)
+_SHARDS = partial(_split, "pathological", classes_per_client=2, method="shards")
+_IMAGE, _SGD = (32, 32, 3), Training(1, 32, 0.01, 0.9)
+_BLAZEFL = Workload(_synthetic_images, _IMAGE, 50_000, _SHARDS, 100, 100, Training(5, 50, 0.1, 0.0), "cnn")
+_PFLLIB = Workload(_large_digits, (28, 28, 1), 1797, _DIRICHLET, 20, 20, Training(1, 10, 0.005, 0.0), "pfllib_cnn")
 WORKLOADS = {
-    "mlp100": Workload(**_DIGITS, **_DIRICHLET, **_EVERYBODY, network="mlp", rounds=60),
-    "cnn100": Workload(**_IMAGES, **_DIRICHLET, **_EVERYBODY, examples=10_000, network="cnn"),
-    **{
-        f"{method}{clients}": Workload(  # of PFLlib's protocol
-            data=_large_digits,
-            input_shape=(28, 28, 1),
-            examples=1797,
-            split=_DIRICHLET["split"],
-            clients=clients,
-            cohort=clients,
-            training=Training(1, 10, 0.005, 0.0),
-            network="pfllib_cnn",
-            method=method,
-        )
+    "mlp100": Workload(_digits, (8, 8, 1), 1797, _DIRICHLET, 100, 100, _SGD, "mlp", rounds=60),
+    "cnn100": Workload(_synthetic_images, _IMAGE, 10_000, _DIRICHLET, 100, 100, _SGD, "cnn"),
+    **{  # of PFLlib's protocol
+        f"{method}{clients}": dataclasses.replace(_PFLLIB, clients=clients, cohort=clients, method=method)
         for clients in (20, 100)
         for method in ("fedavg", "fedper", "ditto")
     },
-    "cnn10": Workload(**_IMAGES, **_DIRICHLET, examples=10_000, clients=10, cohort=10, network="cnn"),
-    "blazefl": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="cnn"),
-    "blazefl_resnet18": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="resnet18"),
+    "cnn10": Workload(_synthetic_images, _IMAGE, 10_000, _DIRICHLET, 10, 10, _SGD, "cnn"),
+    "blazefl": _BLAZEFL,  # of BlazeFL's benchmark, whose small network is another one
+    "blazefl_resnet18": dataclasses.replace(_BLAZEFL, network="resnet18"),
     "pfl": Workload(  # of pfl-research's benchmark on CIFAR-10, without its dropout
-        **_IMAGES,
-        examples=50_000,
-        split=_split("iid"),
-        clients=1000,
-        cohort=50,
-        training=Training(1, 10, 0.1, 0.0),
-        network="two_conv_cnn",
+        *(_synthetic_images, _IMAGE, 50_000, partial(_split, "iid"), 1000, 50),
+        *(Training(1, 10, 0.1, 0.0), "two_conv_cnn"),
     ),
     "pfl_text": Workload(  # of pfl-research's benchmark on StackOverflow, without its dropout
-        data=_sentences,
-        input_shape=(20,),
-        examples=848,
-        split=_ragged(median=49, spread=0.9, most=64),
-        **_TWENTY,
-        training=Training(1, 16, 0.3, 0.0),
-        network="pfl_transformer",
-        task="next_word",
+        *(_sentences, (20,), 848, partial(_ragged, 49, 0.9, 64), 20, 20),
+        *(Training(1, 16, 0.3, 0.0), "pfl_transformer"),
+        **dict(task="next_word", weighting="equal"),
     ),
     "pfl_flair": Workload(  # of pfl-research's benchmark on FLAIR, with small images and GroupNorm
-        data=_scenes,
-        input_shape=(32, 32, 3),
-        examples=151,
-        split=_ragged(median=5, spread=1.02, most=512),
-        **_TWENTY,
-        training=Training(2, 16, 0.01, 0.0),
-        network="flair_resnet18",
-        task="multi_label",
+        *(_scenes, _IMAGE, 151, partial(_ragged, 5, 1.02, 512), 20, 20),
+        *(Training(2, 16, 0.01, 0.0), "flair_resnet18"),
+        **dict(task="multi_label", weighting="equal"),
     ),
     "table6": Workload(  # of FedDecorr's Table 6
-        **_IMAGES,
-        examples=50_000,
-        split=_split("dirichlet", alpha=0.5),
-        clients=10,
-        cohort=10,
-        training=Training(10, 64, 0.01, 0.9),
-        network="mobilenet_v2",
+        *(_synthetic_images, _IMAGE, 50_000, partial(_split, "dirichlet", alpha=0.5), 10, 10),
+        *(Training(10, 64, 0.01, 0.9), "mobilenet_v2"),
     ),
 }
+OVERHEADS = Workload(  # FedDecorr's clients and training with the network of ``cnn100``
+    *(_synthetic_images, _IMAGE, 1000, partial(_split, "dirichlet", alpha=0.5, min_size=1), 10, 10),
+    *(Training(10, 64, 0.01, 0.9), "cnn"),
+)
+NETWORKS = (
+    *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
+    *("efficientnet_b0", "wide_resnet", "alexnet", "vit"),
+)
+NOT_CONVOLUTIONAL = ("mlp", "vit")  # whose layers have no lowering
+IMAGE_SIZE = {"alexnet": 64}  # others: 32
+GROWTH = {10: 50, 100: 10, 1000: 5}  # rounds to time, by number of clients
+
+
+def steps_of(network: str, device: str = "cpu", batch_size: int = 32) -> Workload:
+    """Returns two local steps of a network on each of two clients, on a GPU eight on ten, with random images.
+
+    Rounds of a GPU are longer, since next to its short steps the copies of weights before and after them count.
+    """
+    size, (clients, steps) = IMAGE_SIZE.get(network, 32), {"cpu": (2, 2), "gpu": (10, 8)}[device]
+    training, examples = Training(1, batch_size, 0.01, 0.9), batch_size * steps * clients
+    data, shape = partial(_noise, size), (size, size, 3)
+    return Workload(data, shape, examples, _equal, clients, clients, training, network)
+
+
+def grown(workload: Workload, clients: int) -> Workload:
+    """Returns the workload with this many equally large clients that share a pool, all in every round."""
+    return dataclasses.replace(workload, clients=clients, cohort=clients, split=_from_a_pool)
+
+
+def of_batches(batch_size: int, clients_at_once: int) -> Workload:
+    """Returns twenty clients with two batches of synthetic images each."""
+    training, examples = Training(1, batch_size, 0.01, 0.9), 2 * 20 * batch_size
+    found = Workload(_synthetic_images, _IMAGE, examples, _equal, 20, 20, training, "vit")
+    return dataclasses.replace(found, clients_at_once=clients_at_once)

@@ -25,10 +25,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.benchmarks.arguments import at_least, writable
+from experiments.benchmarks.arguments import at_least, words, writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
-from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
+from experiments.benchmarks.tables import markdown
+from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
 from experiments.commands.parser import Parser, print_error
 from experiments.config.choices import OpenChoice, of_keys, of_options
 from experiments.config.names import check_name, classes
@@ -47,14 +48,13 @@ Row = dict[str, Any]
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 0, or 2 after a one-line message about wrong input."""
     try:
-        asked = parse(argv)
+        asked = command_line().parse_args(argv)
         topology = topologies.find(asked.target)
         rows, kind = [], round_rows if asked.methods else step_rows
         with wait(f"compiling for {asked.target}") as advance:
             for row in kind(topology, asked):
-                if not rows:
-                    print(_title(list(row)), end="")
-                print(_line(row.values()), flush=True)
+                cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
+                print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
                 rows.append(row)
                 advance()
     except UserError as error:
@@ -64,25 +64,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Parses the command line; exits with status 2 if it is invalid."""
-    return command_line().parse_args(argv)
-
-
 def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     targets = OpenChoice(("tpu:v5e:2x2", "gpu:h100", "gpu:a100", "gpu:h100:8"), "")
     parser.add_argument("--target", required=True, **targets.argument("such as") | {"metavar": "TARGET"})
     parser.add_argument(
-        "--networks", type=_words, default=["small_cnn"], **of_keys()["network.name"].argument("steps of")
+        "--networks", type=words, default=["small_cnn"], **of_keys()["network.name"].argument("steps of")
     )
     methods = OpenChoice(classes("method"))
-    parser.add_argument("--methods", type=_words, default=[], **methods.argument("whole rounds of"))
+    parser.add_argument("--methods", type=words, default=[], **methods.argument("whole rounds of"))
     lowerings = OpenChoice((*of_options()["lowering"][:-1], _AS_ON_CPU), "")
-    words = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
-    parser.add_argument("--lowerings", type=_words, default=["auto"], **lowerings.argument(words))
-    parser.add_argument("--dtypes", type=_words, default=["float32"], **of_options()["dtype"].argument("of"))
+    of = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
+    parser.add_argument("--lowerings", type=words, default=["auto"], **lowerings.argument(of))
+    parser.add_argument("--dtypes", type=words, default=["float32"], **of_options()["dtype"].argument("of"))
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
@@ -173,18 +168,6 @@ def _cells(cost):
     }
 
 
-def _title(heads):
-    return f"{_line(heads)}\n|{'---|' * len(heads)}\n"
-
-
-def _line(cells):
-    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int | float) else str(cell) for cell in cells) + " |"
-
-
-def _words(text):
-    return [word for word in text.split(",") if word]
-
-
 def _option(text):
     name, is_given, value = text.partition("=")
     if not (name and is_given):
@@ -203,4 +186,4 @@ def _arguments(text):
 
 
 def _numbers(text):
-    return [_number(word) for word in _words(text)]
+    return [_number(word) for word in words(text)]

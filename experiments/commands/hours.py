@@ -13,6 +13,7 @@ import argparse
 import itertools
 from collections.abc import Sequence
 
+from experiments.benchmarks.tables import markdown
 from experiments.commands.parser import Parser, print_result
 from experiments.config.names import check_name
 
@@ -52,12 +53,7 @@ def _tables(asked):
         total = sum(steps[name][step] * seconds[step] for step in steps[name]) / 3600
         client_steps = sum(steps[name].values()) / 1e6
         of_studies.append([f"{name}:full", len(study.runs), f"{client_steps:,.1f}", f"{float(f'{total:.2g}'):,g}"])
-    return f"{_table(rows)}\n\n{_table(of_studies)}"
-
-
-def _table(rows):
-    first, *others = (f"| {' | '.join(map(str, row))} |" for row in rows)
-    return "\n".join([first, f"|{'---|' * len(rows[0])}", *others])
+    return f"{markdown(rows)}\n\n{markdown(of_studies)}"
 
 
 def _rates(text):

@@ -12,8 +12,9 @@ from jax.sharding import SingleDeviceSharding
 
 from experiments.benchmarks import engine_rounds
 from experiments.benchmarks.compiling.topologies import Chip
-from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
+from experiments.benchmarks.networks import CLASSES
 from experiments.benchmarks.tasks import Data
+from experiments.benchmarks.workloads import IMAGE_SIZE
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine
 from fedjax_collapse.core import masks
@@ -21,7 +22,6 @@ from fedjax_collapse.core.records import Batch, Examples, Variables
 from fedjax_collapse.core.target import Target
 
 _TRAINING = LocalTraining(momentum=0.9)
-_EXAMPLES = 50  # of each client
 
 
 def network(
@@ -77,10 +77,10 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
 
 
 def rounds(
-    algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int
+    algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int, examples: int = 50
 ) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
-    """Returns the arguments of ``engine.lower`` for this many clients with fifty images each, all in every round."""
-    shape, count = model.input_shape, num_clients * _EXAMPLES
+    """Returns the arguments of ``engine.lower`` for this many clients with so many images each, all in every round."""
+    shape, count = model.input_shape, num_clients * examples
     data = Data(np.zeros((count, *shape), np.uint8), np.arange(count) % CLASSES, 128.0, 64.0)
     parts = np.split(np.arange(count), num_clients)
     run, compiled = engine_rounds.prepare(data, parts, algorithm, model, client_map)
