@@ -1,6 +1,5 @@
 """The task that systems train, as a file: the same data, split, cohorts and initial weights for all."""
 
-import pickle
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -33,12 +32,19 @@ class Task(NamedTuple):
         return Data(*self[:4])
 
     def save(self, path: Path) -> None:
-        """Writes the task to ``path``."""
+        """Writes the task to ``path``, as arrays of NumPy."""
+        lists = {f"{name}_{i}": x for name in ("parts", "weights") for i, x in enumerate(getattr(self, name))}
+        arrays = {name: x for name, x in self._asdict().items() if name not in ("parts", "weights")}
         with path.open("wb") as file:
-            pickle.dump(self, file)
+            np.savez(file, **arrays, **lists)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads a task written by ``save``."""
-        with path.open("rb") as file:
-            return pickle.load(file)
+        with np.load(path, allow_pickle=False) as file:
+            parts, weights = (
+                [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]
+                for name in ("parts", "weights")
+            )
+            numbers = float(file["mean"]), float(file["std"])
+            return cls(file["inputs"], file["labels"], *numbers, parts, weights, file["cohorts"])
