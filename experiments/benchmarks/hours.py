@@ -28,8 +28,6 @@ from fedjax_collapse.data import augment
 
 _OUTPUTS = ("projector", "projector_dim", "head", "normalize_features")  # options that a step leaves out
 _BATCH_SIZE = 32  # of the programs whose operations are counted
-
-
 # samples/s of ten clients on one H100 in float32, batch 64, images 32x32x3: "Beside a captured CUDA graph" in
 # docs/performance.md
 Rates = tuple[tuple[str, float], ...]

@@ -13,6 +13,7 @@ import argparse
 import itertools
 from collections.abc import Sequence
 
+from experiments.benchmarks.arguments import words
 from experiments.benchmarks.tables import markdown
 from experiments.commands.parser import Parser, print_result
 from experiments.config.names import check_name
@@ -39,7 +40,7 @@ def _tables(asked):
     for name in asked.rates:
         check_name("network in --rates", name, [*dict(hours.RATES), *hours.LIKE])
     rates = tuple((dict(hours.RATES) | asked.rates).items())
-    studies = hours.studies(asked.studies.split(","))
+    studies = hours.studies(words(asked.studies))
     steps = {name: hours.by_step(study) for name, study in studies.items()}
     rows = [["network", "images", "classes", "batch", "samples/s", "by"]]
     seconds = {}

@@ -56,7 +56,7 @@ SAMPLERS = {
 }
 STORE = "store"  # the data source that is a folder on disk, of ``data.store``
 _FOLDER, _VALIDATION = OF_ALL_DATA
-_PATH = "path"  # the argument of a source that is a file or folder
+_PATH = "path"  # the argument of a source or partition that is a file or folder
 _OF_STORE = ("natural", "given")  # partitions that keep the clients of a source
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
 _OF_SOURCES = {  # what a partition may need besides labels, and what gives it
@@ -111,7 +111,7 @@ def validation_fraction(config: Mapping[str, Any]) -> float:
 def _with_validation(config, source, fraction):
     """Returns the source with a validation part, the same for all arms and seeds."""
     name = chosen_name("partition", config["partition"], "name")
-    if ":" not in name and "path" in inspect.signature(function_named("partition", partition, name)).parameters:
+    if ":" not in name and _PATH in inspect.signature(function_named("partition", partition, name)).parameters:
         raise UserError(
             f"data.{_VALIDATION} {fraction:g}: partition {name} reads rows of all training examples, but some of them "
             "would be held out; expected 0, or another partition"

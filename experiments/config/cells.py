@@ -99,17 +99,12 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     result = dict(config)
     for key, value in changes.items():
         there = result.get(key)
-        is_same = isinstance(value, Mapping) and isinstance(there, Mapping)
-        is_same = is_same and all(value.get(choice, there.get(choice)) == there.get(choice) for choice in _CHOICES)
-        result[key] = merged(there, value) if is_same else _with_common(there, value)
+        if isinstance(value, Mapping) and isinstance(there, Mapping):
+            is_same = all(value.get(choice, there.get(choice)) == there.get(choice) for choice in _CHOICES)
+            kept = OF_ALL_DATA if key == "data" else ()
+            value = merged(there if is_same else {name: there[name] for name in kept if name in there}, value)
+        result[key] = value
     return result
-
-
-def _with_common(there, value):
-    """Returns the value; a section that chooses something else keeps the keys that configure any choice."""
-    if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
-        return value
-    return {**value, **{key: there[key] for key in OF_ALL_DATA if key in there and key not in value}}
 
 
 def axis_names(sweep: Mapping[str, Any]) -> dict[str, str]:

@@ -71,6 +71,14 @@ def test_a_part_that_chooses_something_else_loses_its_arguments():
     assert merged(config, changes) == expected and config["network"] == dict(name="mlp", hidden=(6,))
 
 
+def test_where_data_are_and_what_validates_stay_with_another_source():
+    """Of data alone: another section may have an option of that name, which goes with its choice."""
+    common = dict(folder="x", validation_fraction=0.1)
+    config = dict(data=dict(source="digits", seed=1) | common, partition=dict(name="mine", folder="y"))
+    found = merged(config, dict(data=dict(source="mnist5k", folder="z"), partition=dict(name="iid")))
+    assert found == dict(data=dict(source="mnist5k") | common | dict(folder="z"), partition=dict(name="iid"))
+
+
 def test_a_sweep_over_two_axes(config):
     config.arms.third = dict(methods=dict(fedprox=dict(strength=0.1)))
     config.sweep = {"methods.feddecorr.strength": (0.5, 1), "training.epochs": (1, 2)}
