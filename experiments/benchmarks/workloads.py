@@ -241,7 +241,7 @@ def steps_of(network: str, device: str = "cpu", batch_size: int = 32) -> Workloa
 
     Rounds of a GPU are longer, since next to its short steps the copies of weights before and after them count.
     """
-    size, (clients, steps) = IMAGE_SIZE.get(network, 32), {"cpu": (2, 2), "gpu": (10, 8)}[device]
+    size, (clients, steps) = IMAGE_SIZE.get(network, 32), {"cpu": (2, 8), "gpu": (10, 8)}[device]
     training, examples = Training(1, batch_size, 0.01, 0.9), batch_size * steps * clients
     data, shape = partial(_noise, size), (size, size, 3)
     return Workload(data, shape, examples, _equal, clients, clients, training, network)

@@ -178,8 +178,25 @@ def test_chunks_of_the_batch(lowering, monkeypatch):
     """One example at a time where the cache is full at once."""
     monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
     monkeypatch.setattr(winograd, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(winograd, "_MOST_BYTES", 0)
     groups, channels = (4, (1, 1)) if lowering == "shifted" else (1, (2, 3))
     compare_with_xla(lowering, 3, 1, 1, (5, 6), channels, 2, groups, batch=3)
+
+
+def test_products_of_16_bits_are_added_in_32():
+    """The gradient of a depthwise kernel is that of the same numbers in 32 bits, rounded once."""
+    rng = np.random.default_rng(0)
+    images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in ((4, 16, 16, 8), (3, 3, 1, 8)))
+    how = Convolution(1, 1, groups=8, lowering="shifted")
+
+    def gradient(images, kernel):
+        outputs, pull = jax.vjp(lambda k: convolve(images, k, how), kernel)
+        return pull(images)[0]
+
+    exact = gradient(images.astype(jnp.float32), kernel.astype(jnp.float32))
+    rounded = gradient(images, kernel)
+    assert rounded.dtype == jnp.bfloat16
+    np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=2**-8)
 
 
 def test_size_of_chunks(monkeypatch):
@@ -199,6 +216,9 @@ def test_size_of_chunks(monkeypatch):
         np.testing.assert_array_equal(total["sum"], rows.sum(0))
     for least, size in ((1, 4), (5, 6), (7, 12), (13, 12)):
         chunks.in_chunks(double, (rows,), 10, Target(), least)
+        assert seen[-1] == size
+    for most, size in ((119, 4), (120, 12)):
+        chunks.in_chunks(double, (rows,), 10, Target(), most=most)
         assert seen[-1] == size
 
 

@@ -11,27 +11,39 @@ from fedjax_collapse.core.target import Target
 CACHE_BYTES = 2**22  # about the size of one core's second- and third-level cache
 
 
-def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int, target: Target, least: int = 1):
+def in_chunks(
+    function: Callable,
+    arrays: tuple[jax.Array, ...],
+    bytes_each: int,
+    target: Target,
+    least: int = 1,
+    most: int = 0,
+):
     """Applies ``function(*arrays)``, which returns (an array with a row per example, a sum over examples), in chunks.
 
     The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` per row, but have at least ``least``
-    rows; on devices other than a CPU there is only one. Not differentiable by design: use it inside functions with
-    custom gradients.
+    rows; there is only one if the batch needs at most ``most`` bytes, and on devices other than a CPU. Not
+    differentiable by design: use it inside functions with custom gradients.
     """
     batch = len(arrays[0])
-    count = _count(batch, bytes_each, least) if target.is_cpu else 1
+    count = _count(batch, bytes_each, least) if target.is_cpu and batch * bytes_each > most else 1
     if count == 1:
         return function(*arrays)
 
-    def one_chunk(total, chunk):
-        rows, summand = function(*lax.optimization_barrier(chunk))  # a fused slice would prevent vectorisation of loops
+    def of_chunk(*flat):
+        rows, summand = function(*(array.reshape(batch // count, -1, *array.shape[1:]) for array in flat))
+        return rows.reshape(-1, *rows.shape[2:]), summand
+
+    def add_chunk(total, flat):
+        rows, summand = of_chunk(*flat)
         return jax.tree.map(jnp.add, total, summand), rows
 
-    chunks = tuple(array.reshape(count, batch // count, *array.shape[1:]) for array in arrays)
-    _, shapes = jax.eval_shape(function, *(chunk[0] for chunk in chunks))
+    # rows of examples, as XLA copies arrays that have an axis of one example to change its place
+    chunks = tuple(array.reshape(count, -1, *array.shape[2:]) for array in arrays)
+    _, shapes = jax.eval_shape(of_chunk, *(chunk[0] for chunk in chunks))
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    total, rows = lax.scan(one_chunk, zeros, chunks)
-    return rows.reshape(batch, *rows.shape[2:]), total
+    total, rows = lax.scan(add_chunk, zeros, chunks)
+    return rows.reshape(batch, -1, *rows.shape[2:]), total
 
 
 def _count(batch, bytes_each, least):

@@ -57,9 +57,10 @@ def _multiply_patches(images, kernel, stride=1):
 
 
 def _bytes_each(images, kernel, stride):
-    """Returns the approximate size of one example's patches."""
+    """Returns the approximate size of one example's patches; a 1x1 kernel has none beside the images."""
+    size = len(kernel)
     pixels = images.shape[1] * images.shape[2] // stride**2
-    return pixels * kernel.shape[0] * kernel.shape[1] * max(kernel.shape[2:]) * images.dtype.itemsize
+    return pixels * (size**2 if size > 1 else 0) * max(kernel.shape[2:]) * images.dtype.itemsize
 
 
 def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.Array]:

@@ -1,6 +1,7 @@
 """Depthwise convolution as a sum of shifted products."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
 from fedjax_collapse.nn.lowerings.patches import gradient_of_images, pad, windows
 from fedjax_collapse.nn.lowerings.sums import sum_rows
+
+_ROWS = 8  # rows of an image whose products are added at once: as many arrays as a CPU reads at full speed
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -23,21 +26,35 @@ def _forward(images, kernel, stride, padding, target):
 
 def _backward(stride, padding, target, residuals, gradient):
     images, kernel = residuals
-    channels = kernel.shape[3]
 
     def chunk(images, gradient):
-        shifted = windows(pad(images, padding), kernel.shape[:2], stride)
-        products = [(window * gradient).reshape(-1, channels) for window in shifted]
-        return gradient_of_images(_add_shifted, gradient, kernel, images.shape, stride, padding), jnp.stack(
-            [sum_rows(product, target) for product in products]
-        )
+        image_gradient = gradient_of_images(_add_shifted, gradient, kernel, images.shape, stride, padding)
+        padded = pad(images, padding)
+        if target.is_cpu:  # arrays that are not fused with the slices of a loop over chunks
+            padded, gradient = jax.lax.optimization_barrier((padded, pad(gradient, 1)))
+            gradient = gradient[:, 1:-1, 1:-1]
+        products = [_products(window, gradient, target) for window in windows(padded, kernel.shape[:2], stride)]
+        return image_gradient, jnp.stack([sum_rows(product, target) for product in products])
 
     bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
     image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each, target)
-    return image_gradient, kernel_gradient.reshape(kernel.shape)
+    return image_gradient, kernel_gradient.reshape(kernel.shape).astype(kernel.dtype)
 
 
 convolve_shifted.defvjp(_forward, _backward)
+
+
+def _products(first, second, target):
+    """Returns the products of images; on a CPU those of several rows are added before they are written."""
+    if not target.is_cpu:
+        return first * second
+    rows = math.gcd(first.shape[1], _ROWS)
+    accumulator = jnp.promote_types(first.dtype, jnp.float32)
+    blocks = [
+        images.reshape(len(images), rows, -1, *images.shape[2:]).swapaxes(0, 1).astype(accumulator)
+        for images in (first, second)
+    ]
+    return functools.reduce(jnp.add, map(jnp.multiply, *blocks))
 
 
 def _add_shifted(images, kernel, stride=1):

@@ -21,6 +21,7 @@ from fedjax_collapse.nn.lowerings.chunks import in_chunks
 
 # of interpolation, by n, and infinity: those with the smallest errors of many (for n = 6 ±1 and ±2 have twice these)
 _POINTS = {4: (0, 1, -1), 6: (0, 5 / 8, -5 / 8, 3 / 2, -3 / 2), 8: (0, 1 / 2, -1 / 2, 1, -1, 2, -2)}
+_MOST_BYTES = 2**24  # of points up to which a loop over chunks costs more than the cache saves
 _LEAST_ROWS = 128  # tiles in a chunk: products of fewer rows wait for the transformed kernel
 
 
@@ -61,7 +62,7 @@ def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, tile: 
 
     def chunk(images):
         points = _split(images, padding, transforms.images, counts, tile)
-        outputs = _join(jnp.einsum("ptc,pcf->ptf", points, weights), transforms.outputs, counts, tile)
+        outputs = _join(jnp.einsum("ptc,pcf->ptf", points, weights), transforms.outputs, counts, tile, target)
         return outputs[:, :height, :width], ()
 
     return _in_chunks(chunk, (images,), kernel, counts, tile, target)[0]
@@ -81,7 +82,7 @@ def _backward(padding, tile, target, residuals, gradient):
         points = _split(images, padding, transforms.images, counts, tile)
         of_outputs = _split(gradient, 0, transforms.outputs, counts, tile)
         products = jnp.einsum("ptc,ptf->pcf", points, of_outputs)
-        pixels = _join(jnp.einsum("ptf,pcf->ptc", of_outputs, weights), transforms.images, counts, tile)
+        pixels = _join(jnp.einsum("ptf,pcf->ptc", of_outputs, weights), transforms.images, counts, tile, target)
         return pixels[:, rows, columns], products
 
     image_gradient, products = _in_chunks(chunk, (images, gradient), kernel, counts, tile, target)
@@ -105,7 +106,7 @@ def _tiles(image_shape, size, padding, tile):
 def _in_chunks(chunk, arrays, kernel, counts, tile, target):
     each = math.prod(counts)
     bytes_each = each * (tile + len(kernel) - 1) ** 2 * sum(kernel.shape[2:]) * kernel.dtype.itemsize
-    return in_chunks(chunk, arrays, bytes_each, target, least=-(-_LEAST_ROWS // each))
+    return in_chunks(chunk, arrays, bytes_each, target, least=-(-_LEAST_ROWS // each), most=_MOST_BYTES)
 
 
 def _transform_kernel(kernel, tile):
@@ -128,10 +129,12 @@ def _split(pixels, padding, matrix, counts, tile):
     extents = zip(counts, pixels.shape[1:3], strict=True)
     ends = [(padding, tile * (count - 1) + size - extent - padding) for count, extent in extents]
     padded = jnp.pad(pixels, ((0, 0), *ends, (0, 0)))
-    return along(3, along(1, padded, counts[0]), counts[1]).reshape(len(matrix) ** 2, -1, pixels.shape[-1])
+    rows = along(1, padded.reshape(*padded.shape[:2], -1), counts[0])  # loops over few channels would be short
+    points = along(3, rows.reshape(*rows.shape[:3], *padded.shape[2:]), counts[1])
+    return points.reshape(len(matrix) ** 2, -1, pixels.shape[-1])
 
 
-def _join(points, matrix, counts, tile):
+def _join(points, matrix, counts, tile, target):
     """Applies the transposed ``matrix`` to points; pixels of neighbouring tiles that overlap are added."""
     size, reach = len(matrix), -(-matrix.shape[1] // tile)  # tiles that have a pixel in common
 
@@ -141,7 +144,9 @@ def _join(points, matrix, counts, tile):
         return values.reshape(*values.shape[:axis], -1, *values.shape[axis + 2 :])
 
     columns = along(3, points.reshape(size, size, -1, *counts, points.shape[-1]))
-    return along(1, columns)
+    pixels = columns.reshape(*columns.shape[:-2], -1)
+    rows = along(1, lax.optimization_barrier(pixels) if target.is_cpu else pixels)  # fused, they are computed twice
+    return rows.reshape(*rows.shape[:-1], *columns.shape[-2:])
 
 
 def _shift(values, axis, by, size):
