@@ -124,8 +124,8 @@ def layers() -> Iterator[Case]:
         "Winograd F(2x2), GroupNorm": cnn(channels=(16,), norm="group", lowering="winograd2"),
         "Winograd F(4x4)": cnn(channels=(8,), lowering="winograd4"),
         "strips": cnn(channels=(8,), lowering="strips"),
-        "product, one convolution a client, BatchNorm with ReLU": nn.MobileNetV2(
-            _CLASSES, width_multiplier=1 / 4, stages=((6, 3, 1, 2),), lowering="product+unrolled+fused_norm"
+        "product, BatchNorm with ReLU": nn.MobileNetV2(
+            _CLASSES, width_multiplier=1 / 4, stages=((6, 3, 1, 2),), lowering="product+xla+fused_norm"
         ),
         "lax.conv, bfloat16": cnn(channels=(8,), lowering="xla", dtype="bfloat16"),
         "depthwise, excitation, dropout": nn.EfficientNetB0(

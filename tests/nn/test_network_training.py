@@ -57,7 +57,7 @@ def torch_step(model, name, arrays, batch):
     return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
 
 
-FOR_A_GPU = [(name, "product+unrolled+fused_norm") for name in ("mobilenet_v2", "resnet18")]
+FOR_A_GPU = [(name, "product+xla+fused_norm") for name in ("mobilenet_v2", "resnet18")]
 
 
 @pytest.mark.parametrize(("name", "lowering"), [*((name, "xla") for name in KINDS), *FOR_A_GPU])

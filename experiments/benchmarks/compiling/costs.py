@@ -1,5 +1,6 @@
 """A compiler's report on a program: memory, operations, and a lower bound of its time."""
 
+import math
 import re
 import time
 from collections import Counter
@@ -15,6 +16,8 @@ COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "coll
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COMMENT = re.compile(r"/\*.*?\*/")  # which number long tuples
 _OPERATION = re.compile(r"= [^=]*? ([a-z][a-z-]*)\(")
+_DEFINITION = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z-]*)\((.*?)\)(?:, |$)")
+_ARRAY = re.compile(r"\b(pred|bf16|[a-z]+(\d+)\w*)\[([\d,]*)\]")
 
 
 class Cost(NamedTuple):
@@ -24,7 +27,7 @@ class Cost(NamedTuple):
     arguments: int  # bytes
     temporaries: int  # bytes
     operations: Mapping[str, int]  # of the whole program, by name; of custom calls by their targets
-    bytes_moved: float  # to and from memory, by XLA's count; of a loop's body once
+    bytes_moved: float  # to and from memory: by XLA's count, and what calls of libraries take and give; a loop once
     seconds: float  # the compiler's estimate, or the bound that the bytes set; for straight-line programs alone
 
     @property
@@ -57,10 +60,29 @@ def compile_program(lowered: jax.stages.Lowered, chip: Chip) -> Cost:
     start = time.perf_counter()
     compiled = lowered.compile()
     taken = time.perf_counter() - start
-    memory, text, moved = compiled.memory_analysis(), compiled.as_text(), bytes_accessed(compiled)
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    moved = bytes_accessed(compiled) + bytes_of_calls(text)
     seconds = sum(map(int, _CYCLES.findall(text))) / chip.clock if chip.clock else moved / chip.bandwidth
     sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     return Cost(taken, *sizes, count_operations(text), moved, seconds)
+
+
+def bytes_of_calls(text: str) -> int:
+    """Returns the bytes of the operands and results of custom calls, of which XLA's analysis counts none."""
+    sizes, moved = {}, 0
+    for line in text.splitlines():
+        if found := _DEFINITION.match(_COMMENT.sub("", line)):
+            name, results, operation, operands = found.groups()
+            sizes[name] = sum(map(_bytes, _ARRAY.findall(results)))
+            if operation == "custom-call":
+                moved += sizes[name] + sum(sizes.get(operand, 0) for operand in re.findall(r"[\w.-]+", operands))
+    return moved
+
+
+def _bytes(array):
+    kind, bits, shape = array
+    each = 1 if kind == "pred" else 2 if kind == "bf16" else int(bits) // 8
+    return each * math.prod(int(extent) for extent in shape.split(",") if extent)
 
 
 def count_operations(text: str) -> Counter:

@@ -7,7 +7,6 @@ on a TPU they are slower, by its compiler's estimate (``docs/accelerators.md``).
 """
 
 import dataclasses
-import functools
 import math
 from typing import NamedTuple
 
@@ -20,18 +19,16 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.patches import convolve_patches
 from fedjax_collapse.nn.lowerings.shifted import convolve_shifted
 from fedjax_collapse.nn.lowerings.strips import convolve_strips
-from fedjax_collapse.nn.lowerings.unrolled import one_by_one
 from fedjax_collapse.nn.lowerings.winograd import convolve_winograd, winograd_tiles
 
 DType = jax.typing.DTypeLike
-LOWERINGS = ("auto", "patches", "product", "shifted", "strips", "unrolled", "winograd2", "winograd4", "xla")
+LOWERINGS = ("auto", "patches", "product", "shifted", "strips", "winograd2", "winograd4", "xla")
 FUSED_NORM = "fused_norm"  # in a list of lowerings: BatchNorm and ReLU together
 _WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
 _KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel
 _PATCH_COST = 1.5  # of a multiply-add, with the copies of patches, over Winograd's
 _MAX_STRIP_CHANNELS = 4  # with more, the additional products cost more than the saved copies
 _MAX_CHANNELS_ON_GPU = {"strips": 16, "patches": 64}  # of the 3x3 layers in 32 bits that were timed there
-_LEAST_UNROLLED = 64  # input channels from which a client's convolution alone may fill a GPU
 
 
 class Layer(NamedTuple):
@@ -81,9 +78,8 @@ class Convolution(NamedTuple):
     * ``shifted``: a sum of shifted images times one weight per channel, only for depthwise convolutions;
     * ``product``: as ``patches``, only for 1x1 kernels without padding and groups;
     * ``xla``: ``lax.conv_general_dilated``, which clients in parallel make a grouped convolution;
-    * ``unrolled``: the same for one client after another, in one program where all else is batched over clients;
     * ``auto``: the lowering that ``choose_lowering`` selects for the target;
-    * several names with ``+`` between them: the first that applies to the layer, such as ``product+unrolled``;
+    * several names with ``+`` between them: the first that applies to the layer, such as ``product+xla``;
     * ``TimedLowerings``: the fastest lowering measured for this layer.
 
     With ``fused_norm`` among the names, networks compute BatchNorm and ReLU together (``batch_norm.py``).
@@ -109,15 +105,15 @@ def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Arra
     """
     _check(images.shape, kernel.shape, how)
     lowering, groups = choose_lowering(images.shape, kernel.shape, how, images.dtype), how.groups
-    if lowering in ("unrolled", "xla"):
-        library = functools.partial(
-            lax.conv_general_dilated,
+    if lowering == "xla":
+        return lax.conv_general_dilated(
+            images,
+            kernel,
             window_strides=(how.stride, how.stride),
             padding=[(how.padding, how.padding)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
         )
-        return (one_by_one(library) if lowering == "unrolled" else library)(images, kernel)
     if lowering == "shifted":
         multiplier = kernel.shape[3] // groups
         images = jnp.repeat(images, multiplier, -1) if multiplier > 1 else images
@@ -202,7 +198,6 @@ def candidates(layer: Layer, target: Target) -> list[str]:
         "shifted": channels == 1 and layer.groups > 1,
         "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
         **dict.fromkeys(_WINOGRAD, is_winograd),
-        "unrolled": target.platform == "gpu" and layer.groups == 1 and size > 1 and channels >= _LEAST_UNROLLED,
         "xla": not target.is_cpu,
     }
     return [lowering for lowering in LOWERINGS if applies.get(lowering)]

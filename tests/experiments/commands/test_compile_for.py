@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from experiments.benchmarks.compiling import programs, topologies
-from experiments.benchmarks.compiling.costs import Cost, count_operations
+from experiments.benchmarks.compiling.costs import Cost, bytes_of_calls, count_operations
 from experiments.commands import compile_for
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA
@@ -18,6 +18,7 @@ HloModule jit_one
   %convolution.1 = f32[2,3]{1,0} convolution(%a, %b), window={size=1}, backend_config={"estimated_cycles":"7"}
 }
 ENTRY %main {
+  %p0 = (bf16[2,4]{1,0}, pred[3]{0}) parameter(0)
   %fusion.3 = (f32[2]{0}, f32[3]{0}) fusion(%p0, %p1), kind=kLoop, calls=%fused, metadata={op_name="x = y(z)"}
   %cudnn = (f32[4]{0}, u8[0]{0}) custom-call(%p0), custom_call_target="__cudnn$convForward"
   %gemm = f32[4]{0} custom-call(%p0), custom_call_target="__cublas$lt$matmul"
@@ -32,6 +33,7 @@ def test_operations_of_a_program():
     cost = Cost(1.0, 0, 0, count_operations(HLO), 0.0, 0.0)
     assert (cost.kernels, cost.convolutions, cost.products) == (3, 2, 2)
     assert cost.collectives == {"all-reduce": 1}
+    assert bytes_of_calls(HLO) == 2 * (2 * 8 + 3 + 4 * 4)
 
 
 @pytest.mark.parametrize(
