@@ -10,6 +10,7 @@ from jax import lax
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.products import of_columns
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -34,7 +35,7 @@ def _backward(stride, padding, target, residuals, gradient):
         flat = gradient.reshape(-1, features)
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
         if target.is_cpu or channels == 1:  # a wide product would first write the patches, at little gain
-            kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
+            kernel_gradient = jnp.stack([of_columns(window.reshape(-1, channels), flat, target) for window in shifted])
         else:
             kernel_gradient = jnp.concatenate(shifted, axis=-1).reshape(len(flat), -1).T @ flat
         image_gradient = gradient_of_images(
