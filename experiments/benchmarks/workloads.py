@@ -237,11 +237,11 @@ GROWTH = {10: 50, 100: 10, 1000: 5}  # rounds to time, by number of clients
 
 
 def steps_of(network: str, device: str = "cpu", batch_size: int = 32) -> Workload:
-    """Returns two local steps of a network on each of two clients, on a GPU eight on ten, with random images.
+    """Returns eight local steps of a network on each of two clients, on a GPU of ten, with random images.
 
-    Rounds of a GPU are longer, since next to its short steps the copies of weights before and after them count.
+    With fewer, what a round costs besides its steps would count: copies of weights, and the first use of its memory.
     """
-    size, (clients, steps) = IMAGE_SIZE.get(network, 32), {"cpu": (2, 8), "gpu": (10, 8)}[device]
+    size, steps, clients = IMAGE_SIZE.get(network, 32), 8, {"cpu": 2, "gpu": 10}[device]
     training, examples = Training(1, batch_size, 0.01, 0.9), batch_size * steps * clients
     data, shape = partial(_noise, size), (size, size, 3)
     return Workload(data, shape, examples, _equal, clients, clients, training, network)
