@@ -1,5 +1,6 @@
 """Products with trained and frozen matrices: values, gradients, and where the transposes of frozen ones are made."""
 
+import functools
 import re
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from conftest import assert_close
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.products import multiply
+from fedjax_collapse.nn.lowerings.products import multiply, of_columns
 
 RNG = np.random.default_rng(0)
 IN, OUT = 7, 5
@@ -68,3 +69,16 @@ def test_the_transpose_of_a_frozen_kernel_is_made_once():
     assert loops_with((40, 24), False, Target()) == 2
     assert loops_with((40, 24), True, Target()) == 0
     assert loops_with((40, 24), False, Target("gpu")) == 0
+
+
+def test_gradients_with_fewer_columns_than_rows_are_computed_as_their_transpose():
+    """On CPUs, if there are at least as many rows to add as columns."""
+
+    def product(rows, inputs, outputs, platform):
+        arguments = jnp.ones((rows, inputs)), jnp.ones((rows, outputs))
+        program = jax.jit(functools.partial(of_columns, target=Target(platform))).lower(*arguments).compile()
+        return re.search(r"= f32\[([\d,]+)\]\S* dot\(", program.as_text())[1]
+
+    assert product(64, 24, 8, "cpu") == "8,24"
+    assert [product(64, 24, 8, "gpu"), product(6, 24, 8, "cpu")] == ["24,8", "24,8"]
+    assert product(64, 8, 24, "cpu") == "8,24"

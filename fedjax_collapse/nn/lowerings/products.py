@@ -21,10 +21,11 @@ def multiply(inputs: jax.Array, kernel: jax.Array, target: Target | None) -> jax
 
 def of_columns(rows: jax.Array, gradients: jax.Array, target: Target) -> jax.Array:
     """Returns ``rows.T @ gradients``, [n, in] and [n, out] -> [in, out], which is the gradient of a matrix."""
-    if not target.is_cpu or not gradients.shape[1] < rows.shape[1] or len(rows) < gradients.shape[1]:
-        return rows.T @ gradients
-    # without the barrier, the compiler makes it the product above, which takes up to twice as long
-    return jax.lax.optimization_barrier(gradients.T @ rows).T
+    inputs, outputs = rows.shape[1], gradients.shape[1]
+    if target.is_cpu and outputs < inputs and outputs <= len(rows):
+        # without the barrier, the compiler makes it the other product, which then takes up to twice as long
+        return jax.lax.optimization_barrier(gradients.T @ rows).T
+    return rows.T @ gradients
 
 
 @jax.custom_vjp
