@@ -20,6 +20,7 @@ from experiments.study import machine
 from experiments.study.waiting import wait
 
 _COMPILING = 0.6  # of the time that is given, at most
+_AT_ONCE = 5  # programs that are compiled on a GPU, whose memory XLA's autotuning takes: twelve were too many
 _ROUNDS = 9  # of arms in one process, unless asked otherwise
 _ENVIRONMENT = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide the cost of a first start
@@ -119,7 +120,8 @@ class Timing:
                     raise Failed(failure)
             self.left_out |= dict.fromkeys(arms.keys() - programs, "")
             starts = [partial(self._compilation, name, arms[name][1]) for name in programs]
-            self.left_out.update(runner.side_by_side(starts, machine.num_cores()))
+            at_once = min(machine.num_cores(), _AT_ONCE if self.asked.device == "gpu" else len(starts))
+            self.left_out.update(runner.side_by_side(starts, at_once))
         ready = [name for name, why in self.left_out.items() if not why]
         self.left_out |= dict.fromkeys(ready, "not timed in time")
         with self._until(1.0):
