@@ -120,7 +120,8 @@ class Timing:
                     raise Failed(failure)
             self.left_out |= dict.fromkeys(arms.keys() - programs, "")
             starts = [partial(self._compilation, name, arms[name][1]) for name in programs]
-            at_once = min(machine.num_cores(), _AT_ONCE if self.asked.device == "gpu" else len(starts))
+            cores = machine.num_cores()
+            at_once = cores if self.asked.device == "cpu" else min(cores, _AT_ONCE)
             self.left_out.update(runner.side_by_side(starts, at_once))
         ready = [name for name, why in self.left_out.items() if not why]
         self.left_out |= dict.fromkeys(ready, "not timed in time")

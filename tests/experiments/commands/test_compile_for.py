@@ -22,6 +22,7 @@ ENTRY %main {
   %fusion.3 = (f32[2]{0}, f32[3]{0}) fusion(%p0, %p1), kind=kLoop, calls=%fused, metadata={op_name="x = y(z)"}
   %cudnn = (f32[4]{0}, u8[0]{0}) custom-call(%p0), custom_call_target="__cudnn$convForward"
   %gemm = f32[4]{0} custom-call(%p0), custom_call_target="__cublas$lt$matmul"
+  %allocation = f32[4]{0} custom-call(), custom_call_target="AllocateBuffer"
   %dot.1 = f32[4]{0} dot(%p0, %p1), lhs_contracting_dims={1}
   %all-reduce-start = (f32[4]{0:T(8,128)}, /*index=1*/f32[4]{0}) all-reduce-start(%dot.1, %p1), to_apply=%add
   ROOT %all-reduce-done = f32[4]{0} all-reduce-done(%all-reduce-start)
