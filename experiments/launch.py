@@ -36,17 +36,17 @@ from experiments.config.parsing import default_workdir, defined_flags, parse
 from experiments.config.resolving import resolve
 from experiments.folder import JOBS
 from experiments.startup import STOPPED, STOPPING
-from experiments.study import hosts
-from experiments.study.console import Console
 from experiments.study.failures import RunsFailed
-from experiments.study.lock import only_process_in
 from experiments.study.preparing import check_privacy
+from experiments.study.processes import hosts
+from experiments.study.processes.lock import only_process_in
+from experiments.study.processes.slurm import submit
+from experiments.study.processes.workers import Work, failures, last_round, train_in_workers
+from experiments.study.progress.console import Console
+from experiments.study.progress.sinks import check_sinks
 from experiments.study.resuming import check_resume, done_runs
-from experiments.study.sinks import check_sinks
-from experiments.study.slurm import submit
 from experiments.study.study import run_study
 from experiments.study.summaries import finish, overview
-from experiments.study.workers import Work, failures, last_round, train_in_workers
 from fedjax_collapse.core.files import make_cache
 from fedjax_collapse.core.records import UserError
 

@@ -14,7 +14,7 @@ _NAMED = {  # network, outputs and options; other names are networks of ``fedjax
 
 def linen(name: str, **options: Any) -> Any:
     """Returns the network as a Linen module."""
-    from experiments.benchmarks.two_conv_cnn import TwoConvCNN
+    from experiments.benchmarks.systems.two_conv_cnn import TwoConvCNN
     from experiments.config.names import class_named
 
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
@@ -26,7 +26,7 @@ def pytorch(name: str, input_shape: tuple[int, ...]) -> Any:
     """Returns the network as a ``torch.nn.Module``, in training mode."""
     from torch import nn
 
-    from experiments.benchmarks import pytorch_layers, pytorch_networks
+    from experiments.benchmarks.systems import pytorch_layers, pytorch_networks
 
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
     if kind == "pfl_transformer":

@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import jax
 
-from experiments.benchmarks import Round, Setting, engine_rounds, storage_rounds
+from experiments.benchmarks import Round, Setting
+from experiments.benchmarks.systems import engine_rounds, storage_rounds
 from experiments.benchmarks.workloads import OVERHEADS, WORKLOADS, make_task, of_batches
 from experiments.config.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn

@@ -27,8 +27,8 @@ import numpy as np
 from experiments.benchmarks import OURS, SYSTEMS, Round, Setting
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import Workload, make_task
-from experiments.study.machine import on_cores
-from experiments.study.waiting import wait
+from experiments.study.processes.machine import on_cores
+from experiments.study.progress.waiting import wait
 
 T = TypeVar("T")
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches
@@ -152,7 +152,7 @@ def prepare(connection: Connection, workload: Workload, rounds: int, file: Path)
 
 def compile_ours(connection: Connection, workload: Workload, setting: Setting) -> None:
     """Compiles a round of our engine, which stays in JAX's cache."""
-    from experiments.benchmarks import engine_rounds
+    from experiments.benchmarks.systems import engine_rounds
 
     engine_rounds.compile_rounds(workload, Task.load(setting.task_file), setting)
     connection.send(None)

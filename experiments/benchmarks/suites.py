@@ -14,7 +14,7 @@ from typing import NamedTuple
 from experiments.benchmarks import OURS, SYSTEMS
 from experiments.benchmarks.workloads import GROWTH, NETWORKS, NOT_CONVOLUTIONAL, WORKLOADS, Workload, grown, steps_of
 from experiments.config.names import classes
-from experiments.study import machine
+from experiments.study.processes import machine
 
 LOWERINGS = (  # valid for every convolution
     *("auto", "patches", "xla", "timed", "xla+fused_norm"),

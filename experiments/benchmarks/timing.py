@@ -16,8 +16,8 @@ from experiments.benchmarks import OURS, Setting, runner, tables
 from experiments.benchmarks.runner import Failed, Lane, Measurement, Worker
 from experiments.benchmarks.suites import SUITES, Arm, Case
 from experiments.benchmarks.workloads import Workload
-from experiments.study import machine
-from experiments.study.waiting import wait
+from experiments.study.processes import machine
+from experiments.study.progress.waiting import wait
 
 _COMPILING = 0.6  # of the time that is given, at most
 _AT_ONCE = 5  # programs that are compiled on a GPU, whose memory XLA's autotuning takes: twelve were too many

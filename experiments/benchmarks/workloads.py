@@ -87,7 +87,7 @@ def make_task(workload: Workload, rounds: int) -> Task:
     """Returns the task of a workload: data, split, initial weights, and the cohorts that the engine draws in rounds."""
     import jax
 
-    from experiments.benchmarks.weights import arrays_in_order
+    from experiments.benchmarks.systems.weights import arrays_in_order
     from fedjax_collapse import Participation
 
     data = workload.data(workload.examples)

@@ -18,7 +18,7 @@ import jaxlib
 from experiments import launch
 from experiments.commands.parser import Parser, print_error
 from experiments.study import self_test
-from experiments.study.waiting import wait
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
 

@@ -33,7 +33,7 @@ from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
 from experiments.commands.parser import Parser, print_error
 from experiments.config.choices import OpenChoice, of_keys, of_options
 from experiments.config.names import check_name, classes
-from experiments.study.waiting import wait
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA

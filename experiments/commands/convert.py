@@ -26,13 +26,13 @@ from experiments.config import build
 from experiments.config.names import call, functions
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.study.waiting import wait
-from fedjax_collapse.core.options import check_value, hints
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation, sources, streams
 from fedjax_collapse.data import partition as partitions
 from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
+from fedjax_collapse.schema.options import check_value, hints
 
 _GIVEN = ("labels", "num_clients", "owners", "domains", "coarse_labels")  # by the data, to a partition
 _TEST_ROWS = 2**12  # of a federation in memory that are written at once

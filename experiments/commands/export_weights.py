@@ -13,7 +13,7 @@ from experiments.commands.parser import Parser, print_error
 from fedjax_collapse import load_run, save_weights
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError, Variables
-from fedjax_collapse.simulation.loading import LoadedRun
+from fedjax_collapse.run.loading import LoadedRun
 
 FORMATS = {"safetensors": ".safetensors", "torch": ".pt"}
 

@@ -23,17 +23,17 @@ from experiments.commands.parser import Parser, print_error
 from experiments.config import build, launch_options
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_one
+from experiments.study.progress.waiting import Advance, wait
 from experiments.study.provenance import versions
-from experiments.study.waiting import Advance, wait
 from fedjax_collapse import FedAvg, engine
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Examples, UserError, Variables
+from fedjax_collapse.core.round_arrays import write_npz
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import Federation
-from fedjax_collapse.data.virtual_features import ENLARGED, draw_virtual_features
+from fedjax_collapse.data.sources.virtual_features import ENLARGED, draw_virtual_features
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.simulation.evaluation import evaluate
-from fedjax_collapse.storage.history import write_npz
+from fedjax_collapse.run.evaluation import evaluate
 
 _BATCH = 512  # examples
 

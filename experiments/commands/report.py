@@ -38,7 +38,7 @@ from experiments.results.tables.pivots import summary_for_paper
 from experiments.results.tables.table import unfinished_note
 from experiments.results.tables.view import View, view_of
 from experiments.results.verdict import verdict
-from experiments.study.console import Console
+from experiments.study.progress.console import Console
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 

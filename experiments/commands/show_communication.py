@@ -21,9 +21,9 @@ from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
 from experiments.results.metrics import show_number
 from experiments.results.tables.pivots import paper_note
-from experiments.study import waiting
-from experiments.study.console import Console
 from experiments.study.preparing import Examples
+from experiments.study.progress import waiting
+from experiments.study.progress.console import Console
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 from fedjax_collapse.training.communication import Communication, communication

@@ -21,13 +21,14 @@ from experiments.config import build, launch_options
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_one
 from experiments.results.plotting.partition_figure import draw_partition
-from experiments.study.waiting import wait
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.round_arrays import write_npz
+from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data import Federation
-from fedjax_collapse.data.heterogeneity import heterogeneity
 from fedjax_collapse.data.ownership import rows_of
-from fedjax_collapse.data.reading import pfllib_folder
-from fedjax_collapse.storage.history import write_json, write_npz
+from fedjax_collapse.data.partition.heterogeneity import heterogeneity
+from fedjax_collapse.data.reading.clients import pfllib_folder
 
 _SHADES = " .:-=+*#%@"
 _WIDEST = 100  # classes that are drawn in the terminal, one character each

@@ -19,12 +19,12 @@ from experiments.config.names import (
     without,
 )
 from fedjax_collapse import FedAvg, LocalTraining, Phase
-from fedjax_collapse.core.options import Decay, NonNegative, Positive, check_value, constructor
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import augment
 from fedjax_collapse.methods.base import Method
-from fedjax_collapse.training import aggregation, schedules
-from fedjax_collapse.training.optimizers import check_optimizer
+from fedjax_collapse.optim import aggregation, schedules
+from fedjax_collapse.optim.optimizers import check_optimizer
+from fedjax_collapse.schema.options import Decay, NonNegative, Positive, check_value, constructor
 
 OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
 SERVER_OPTIMIZERS = {  # the damped ones are from released code
@@ -117,7 +117,7 @@ def _phase(value):
 
 
 def augmentation(name: str) -> augment.Augmentation | None:
-    """Returns the preset of ``data/augment.py``, or a custom function; None if it does not change images."""
+    """Returns the preset of ``data/augment``, or a custom function; None if it does not change images."""
     check_value("training.augmentation", name, str)
     if ":" in name:
         return callable_named("augmentation", name)

@@ -25,14 +25,10 @@ from experiments.config.names import (
 )
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from fedjax_collapse import FedAvg, Participation, engine
-from fedjax_collapse.analysis import measurements
+from fedjax_collapse import FedAvg, Participation, engine, measurements
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.options import Decay, Positive, Seed, check_value
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
@@ -44,8 +40,11 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.pretrained import load_pretrained
 from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.simulation.own_tests import Finetuning
-from fedjax_collapse.simulation.simulation import Schedule
+from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.simulation import Schedule
+from fedjax_collapse.schema.options import Decay, Positive, Seed, check_value
+from fedjax_collapse.schema.source_code import file_of
+from fedjax_collapse.schema.user_code import check_signature
 
 SAMPLERS = {
     "uniform": engine.Uniform,
@@ -185,7 +184,7 @@ def _storage(config, source):
 
 
 def data_source(config: Mapping[str, Any]) -> sources.Source:
-    """Returns the data of ``source``: a function of ``data/sources.py`` and, after a colon, its first argument.
+    """Returns the data of ``source``: a function of ``data/sources`` and, after a colon, its first argument.
 
     A custom function is named as ``my_module:my_source``. Nothing is held out for validation yet.
 

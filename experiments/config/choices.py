@@ -8,7 +8,7 @@ from experiments.config import build
 from experiments.config.algorithms import SERVER_OPTIMIZERS
 from experiments.config.names import classes, functions
 from fedjax_collapse.data import augment, partition, sources
-from fedjax_collapse.data.normalisations import NORMALISATIONS
+from fedjax_collapse.data.sources.normalisations import NORMALISATIONS
 from fedjax_collapse.nn.layers import DTYPES, NORMS
 from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
 from fedjax_collapse.nn.networks.residual import INITS

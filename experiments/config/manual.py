@@ -23,15 +23,14 @@ from experiments.config.names import check_name, classes, functions
 from experiments.config.plain_values import plain
 from experiments.config.validation import kind_of_key
 from experiments.configs import base
-from fedjax_collapse import LocalTraining, Participation, engine
-from fedjax_collapse.analysis import measurements
-from fedjax_collapse.core import discovery
-from fedjax_collapse.core.options import hints, in_words
+from fedjax_collapse import LocalTraining, Participation, engine, measurements
 from fedjax_collapse.data import OwnSplit, augment, partition, sources
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.optim import schedules
 from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.simulation.own_tests import Finetuning
-from fedjax_collapse.training import schedules
+from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.schema import discovery
+from fedjax_collapse.schema.options import hints, in_words
 
 _GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
 _GIVEN |= {"coarse_labels", "view", "round", "rounds", "sampler", "clock"}

@@ -1,8 +1,8 @@
 """Turns names in a config into code; no other module makes classes and functions from strings.
 
-A name is a module's: ``feddecorr`` is the class of ``fedjax_collapse/methods/feddecorr.py`` whose name equals the
-module's, up to case and underscores. There is no registry; a new file is found by its name. A module without such a
-class is not a choice. ``my_module:MyClass`` is a custom class, from a file next to the config, in the current folder,
+A name is a module's: ``feddecorr`` is the class of ``methods/collapse/feddecorr.py`` whose name equals the module's, up
+to case and underscores. There is no registry; a new file is found by its name. A module without such a class is not a
+choice. ``my_module:MyClass`` is a custom class, from a file next to the config, in the current folder,
 or installed.
 """
 
@@ -18,12 +18,12 @@ from flax.linen import Module
 from experiments.config.errors import explain, is_interrupt
 from experiments.configs import base
 from fedjax_collapse import methods
-from fedjax_collapse.core import discovery, user_code
-from fedjax_collapse.core.options import WithOptions, check_value, hints, with_options
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn import heads, networks
 from fedjax_collapse.nn.network import Network
+from fedjax_collapse.schema import discovery, user_code
+from fedjax_collapse.schema.options import WithOptions, check_value, hints, with_options
 
 _KINDS = {"network": (networks, Module), "head": (heads, Module), "method": (methods, Method)}
 _RENAMED = {  # config keys of earlier versions
@@ -108,11 +108,16 @@ def function_named(what: str, module: Any, name: str) -> Callable:
 
 
 def functions(module: Any) -> dict[str, Callable]:
-    """Returns the public functions of ``module``: those that it defines, or imports from ``<module>_<more>``."""
+    """Returns the public functions of ``module``: those that it defines, or imports from a file in its folder.
+
+    Files whose names begin with an underscore are shared by others.
+    """
     return {
         name: value
         for name, value in vars(module).items()
-        if inspect.isfunction(value) and f"{value.__module__}_".startswith(f"{module.__name__}_") and name[0] != "_"
+        if inspect.isfunction(value)
+        and f"{value.__module__}.".startswith(f"{module.__name__}.")
+        and f"{value.__module__}.{name}".removeprefix(module.__name__).find("._") < 0
     }
 
 

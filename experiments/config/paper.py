@@ -15,8 +15,8 @@ from experiments.results.metrics import (
     Metric,
     metric_of,
 )
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import MEASURED, UserError
+from fedjax_collapse.schema.options import check_value
 
 # COUNTED is for fedjax-collapse communication, not for reports
 _METRICS = (*ACCURACIES, BY_VALIDATION, *FROM_RUNS, COUNTED)

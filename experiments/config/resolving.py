@@ -12,8 +12,8 @@ from experiments.config.parsing import Options
 from experiments.config.plain_values import plain
 from experiments.config.validation import check_keys, check_study
 from experiments.folder import run_folder
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import check_value
 
 
 class Cell(NamedTuple):

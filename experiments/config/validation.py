@@ -11,9 +11,9 @@ from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.folder import RESERVED, RESERVED_FILES
 from fedjax_collapse import FedAvg, Participation, engine
-from fedjax_collapse.core.options import Count, Decay, Natural, check_value, hints
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.simulation.simulation import Schedule
+from fedjax_collapse.run.simulation import Schedule
+from fedjax_collapse.schema.options import Count, Decay, Natural, check_value, hints
 
 # annotations of keys that are not options of something else; other keys have the type of their default
 _KINDS = {

@@ -197,7 +197,7 @@ KEYS = {  # sections with dots
     ),
     "measurements": Key(
         ConfigDict,
-        'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view; or None',
+        'name -> a function of fedjax_collapse/measurements, or "my_module:function" of a view; or None',
         "harmless",
     ),
     "measure_every": Key(

@@ -44,7 +44,7 @@ from experiments.results.plotting.drawing import (
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
 from experiments.results.tables.paired import check_base, pairs, why_none
-from experiments.study.waiting import wait
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
 from experiments.commands.parser import Parser, print_error
 from experiments.results.formats import markdown
-from experiments.study.waiting import wait
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
 
 _MANY = at_least(1, "a number")
@@ -186,7 +186,7 @@ class Timed(NamedTuple):
 
 def measure(devices: int, cohort: int, repetitions: int = 7) -> Timed:
     """Times rounds of so many clients, two batches each, on simulated devices, each with one client at a time."""
-    from experiments.benchmarks import engine_rounds
+    from experiments.benchmarks.systems import engine_rounds
     from experiments.benchmarks.tasks import Data
     from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 

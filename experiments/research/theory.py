@@ -28,9 +28,9 @@ from experiments.research import theory_feddecorr, theory_fedmr
 from experiments.research.theory_records import Columns, Options, Study
 from experiments.results.formats import csv_text
 from experiments.results.plotting.drawing import FIGURES, save_figure
-from experiments.study.waiting import wait
-from fedjax_collapse.core.options import Count, check_value
+from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import Count, check_value
 
 STUDIES: dict[str, Study] = theory_feddecorr.STUDIES | theory_fedmr.STUDIES
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from experiments.research import theory_figures
 from experiments.research.theory_records import Columns, Options, Study, columns_of
-from fedjax_collapse import FedAvg, Federation, FedMR, LocalTraining, Model, nn, partition, simulate
-from fedjax_collapse.analysis import measurements
+from fedjax_collapse import FedAvg, Federation, FedMR, LocalTraining, Model, measurements, nn, partition, simulate
 from fedjax_collapse.analysis.geometry import on_sphere, uniformity
 
 # Section 3.2: classes are uniform on discs, and classifiers, as the paper states them, are linear without bias.

@@ -15,15 +15,15 @@ from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_study
 from experiments.configs import base
 from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
-from fedjax_collapse.core.source_code import file_of
-from fedjax_collapse.simulation.loading import LoadedRun
-from fedjax_collapse.simulation.runs import description
-from fedjax_collapse.simulation.simulation import Run, initialize
-from fedjax_collapse.storage.checkpoint import Checkpoints
-from fedjax_collapse.storage.fingerprint import check_same
-from fedjax_collapse.storage.local_models import LocalModels
+from fedjax_collapse.run.checkpoint import Checkpoints
+from fedjax_collapse.run.fingerprint import check_same
+from fedjax_collapse.run.loading import LoadedRun
+from fedjax_collapse.run.local_models import LocalModels
+from fedjax_collapse.run.runs import description
+from fedjax_collapse.run.simulation import Run, initialize
+from fedjax_collapse.schema.options import check_value
+from fedjax_collapse.schema.source_code import file_of
 from fedjax_collapse.training import server
 
 

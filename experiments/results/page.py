@@ -28,10 +28,10 @@ from experiments.results.tables.pivots import pivots
 from experiments.results.tables.table import Titled, accuracy_note, final_table, local_note
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.results.verdict import verdict
-from experiments.study.waiting import Advance, Wait, unseen
+from experiments.study.progress.waiting import Advance, Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.storage.fingerprint import flatten
+from fedjax_collapse.run.fingerprint import flatten
 
 # sources too small, or too artificial, for a comparison with papers
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic", "experiments.configs.pfllib:digits")

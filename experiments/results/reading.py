@@ -11,11 +11,11 @@ from experiments.results import schema
 from experiments.results.formats import name_of
 from experiments.results.schema import naming
 from experiments.results.study_results import Arrays, Row, Run, Study, headline_of, shown
-from experiments.study.waiting import Wait, unseen
+from experiments.study.progress.waiting import Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.storage.round_arrays import read_arrays, read_npz
-from fedjax_collapse.storage.rows import finished_lines
+from fedjax_collapse.core.round_arrays import read_arrays, read_npz
+from fedjax_collapse.core.rows import finished_lines
 
 
 class NothingEvaluated(UserError):

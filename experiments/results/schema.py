@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from experiments.config.cells import arms_of, merged, settings_of
 from experiments.config.paper import check_kinds
-from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, Seed, check_value
 from fedjax_collapse.core.records import EPOCH, MEASURED, UserError
-from fedjax_collapse.storage.round_arrays import Arrays
+from fedjax_collapse.core.round_arrays import Arrays
+from fedjax_collapse.schema.options import Count, Fraction, Interval, Natural, Seed, check_value
 
 Kinds = Mapping[str, Any]  # by key the annotation of its value, if present
 

@@ -34,8 +34,8 @@ from experiments.results.metrics import (
 )
 from experiments.results.selection import Selection
 from fedjax_collapse.core.records import MEASURED
-from fedjax_collapse.simulation.measurement import HEADLINES
-from fedjax_collapse.storage.round_arrays import read_arrays
+from fedjax_collapse.core.round_arrays import read_arrays
+from fedjax_collapse.run.measurement import HEADLINES
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]

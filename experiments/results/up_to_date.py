@@ -13,7 +13,7 @@ import experiments
 import fedjax_collapse
 from experiments.folder import CHECKPOINTS, EXPORT, LOCK, MADE_FROM, NUMBERS, REPLACED, REPORT, START_LOCK
 from fedjax_collapse.core import files
-from fedjax_collapse.storage.history import write_json
+from fedjax_collapse.core.rows import write_json
 
 _LEFT_OUT = (CHECKPOINTS, EXPORT, LOCK, START_LOCK, REPLACED, MADE_FROM)  # names of files and folders
 _SOURCES = (".py", ".css", ".js", ".jinja")

@@ -15,22 +15,23 @@ from experiments.config.names import explained
 from experiments.config.resolving import RunSpec
 from experiments.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.results.study_results import summarize_run
-from experiments.study.console import Console
 from experiments.study.layouts import fastest
-from experiments.study.sinks import Take
-from experiments.study.waiting import Wait, unseen
+from experiments.study.progress.console import Console
+from experiments.study.progress.sinks import Take
+from experiments.study.progress.waiting import Wait, unseen
 from fedjax_collapse import engine
 from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.round_arrays import write_npz
+from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data import Federation
 from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.simulation.divergence import Diverged
-from fedjax_collapse.simulation.resumption import common_round, rounds_kept
-from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, check, simulate_runs, structure
-from fedjax_collapse.storage.fingerprint import describe
-from fedjax_collapse.storage.history import write_json, write_npz
+from fedjax_collapse.run.divergence import Diverged
+from fedjax_collapse.run.resumption import common_round, rounds_kept
+from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, check, simulate_runs, structure
+from fedjax_collapse.schema.describe import describe
 from fedjax_collapse.training.algorithm import FedAvg
 
 

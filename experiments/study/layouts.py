@@ -10,9 +10,9 @@ import numpy as np
 from fedjax_collapse import engine
 from fedjax_collapse.core import processes
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
+from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check, initialize
-from fedjax_collapse.storage.timing_cache import cached_numbers
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, check, initialize
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
 _TIMED_ROUNDS = 2  # after the one that compiles; the faster one counts

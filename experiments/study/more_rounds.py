@@ -8,11 +8,12 @@ from experiments.config.cells import settings_of
 from experiments.config.resolving import Cell, RunSpec, StudySpec
 from experiments.folder import METRICS, SUMMARY, is_finished, run_folder
 from experiments.results.metrics import number
-from experiments.study.claim import config_in
-from experiments.study.lock import one_at_a_time
+from experiments.study.processes.claim import config_in
+from experiments.study.processes.lock import one_at_a_time
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.storage.fingerprint import describe, flatten
-from fedjax_collapse.storage.rows import last_row
+from fedjax_collapse.core.rows import last_row
+from fedjax_collapse.run.fingerprint import flatten
+from fedjax_collapse.schema.describe import describe
 
 
 def is_done(run: RunSpec) -> bool:

@@ -10,7 +10,7 @@ import jax
 from experiments.config import build
 from experiments.config.resolving import Cell, RunSpec
 from experiments.study.groups import Plan, make_plan, untraced_plan
-from experiments.study.waiting import Wait, unseen
+from experiments.study.progress.waiting import Wait, unseen
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 

@@ -16,10 +16,10 @@ from experiments.folder import PROVENANCE
 from experiments.results.reading import read_starts
 from experiments.study import self_test
 from experiments.study.groups import Plan
-from experiments.study.machine import num_cores
+from experiments.study.processes.machine import num_cores
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
-from fedjax_collapse.storage.history import write_json
 
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 

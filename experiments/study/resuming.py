@@ -18,10 +18,10 @@ from experiments.study.more_rounds import check_more_rounds, is_done
 from experiments.study.preparing import Federations, by_setting
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.simulation.runs import description
-from fedjax_collapse.simulation.simulation import Run
-from fedjax_collapse.storage.fingerprint import check_same
+from fedjax_collapse.run.fingerprint import check_same
+from fedjax_collapse.run.resumption import rounds_kept
+from fedjax_collapse.run.runs import description
+from fedjax_collapse.run.simulation import Run
 
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 

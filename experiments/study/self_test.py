@@ -27,9 +27,9 @@ from experiments.config import names
 from experiments.config.errors import one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
 from fedjax_collapse.core import compiler_bugs
-from fedjax_collapse.simulation.evaluation import evaluate
-from fedjax_collapse.simulation.runs import Run, Schedule, initialize
-from fedjax_collapse.storage.timing_cache import load_numbers, store_numbers
+from fedjax_collapse.engine.timing_cache import load_numbers, store_numbers
+from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.run.runs import Run, Schedule, initialize
 
 TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # for float32 on CPUs; for products of lower precision
 _CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 32, 16

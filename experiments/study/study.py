@@ -10,12 +10,8 @@ from experiments.config.cells import RunName
 from experiments.config.errors import explain, is_interrupt, one_line
 from experiments.config.resolving import StudySpec
 from experiments.folder import ERROR_LOG
-from experiments.study import hosts
-from experiments.study.claim import claimed
-from experiments.study.console import Console
 from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
 from experiments.study.groups import Group, Plan, make_groups, train_group
-from experiments.study.lock import one_at_a_time, taken
 from experiments.study.more_rounds import reopen
 from experiments.study.preparing import (
     Examples,
@@ -26,14 +22,18 @@ from experiments.study.preparing import (
     plan_of,
     release_programs,
 )
+from experiments.study.processes import hosts
+from experiments.study.processes.claim import claimed
+from experiments.study.processes.lock import one_at_a_time, taken
+from experiments.study.progress.console import Console
+from experiments.study.progress.sinks import Sinks
 from experiments.study.provenance import provenance, record_start, versions
 from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, done_runs, set_aside
-from experiments.study.sinks import Sinks
 from experiments.study.summaries import finish, overview
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.simulation.divergence import Diverged
-from fedjax_collapse.storage.checkpoint import check_folder
+from fedjax_collapse.run.checkpoint import check_folder
+from fedjax_collapse.run.divergence import Diverged
 
 
 class Start(NamedTuple):

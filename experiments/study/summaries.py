@@ -20,11 +20,11 @@ from experiments.results.tables.pivots import summary_for_paper
 from experiments.results.tables.table import unfinished_note
 from experiments.results.up_to_date import read_made_from, record_made_from, stamps
 from experiments.results.verdict import verdict
-from experiments.study.console import Console
 from experiments.study.failures import read_failure
 from experiments.study.more_rounds import is_done
+from experiments.study.progress.console import Console
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.storage.history import write_json
+from fedjax_collapse.core.rows import write_json
 
 
 def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:

@@ -3,8 +3,8 @@
 Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR 2023).
 """
 
-from fedjax_collapse.core.options import Fraction, Natural, NonNegative, checked
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import Fraction, Natural, NonNegative, checked
 
 _ROUNDING = 1e-12  # of shares that add up to 1
 

@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.annotations import as_array as as_array
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.annotations import as_array as as_array
+from fedjax_collapse.schema.options import check_value
 
 _LARGEST = 2**31 - 1  # of int32
 _EXACT = 2**24  # the largest integer up to which float32 is exact

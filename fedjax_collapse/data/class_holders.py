@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_collapse.core.options import Interval
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import Interval
 
 Labels = Int[np.ndarray, " examples"]
 Partition = Sequence[np.ndarray]

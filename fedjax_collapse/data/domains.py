@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError, in_one_line
 from fedjax_collapse.data.arrays import as_array, as_labels, as_names
+from fedjax_collapse.schema.options import check_value
 
 
 class Domains(NamedTuple):

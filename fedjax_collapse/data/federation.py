@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.hashing import digest, digest_once
-from fedjax_collapse.core.options import Count, Natural, check_value
 from fedjax_collapse.core.records import Examples, Ownership, UserError
 from fedjax_collapse.data.arrays import (
     as_array,
@@ -26,6 +25,7 @@ from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.source import OF_TOKENS, PAD
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.data.store import Store, StoredRows, open_store
+from fedjax_collapse.schema.options import Count, Natural, check_value
 
 _IN_MEMORY = ("device", "host")
 STORAGES = (*_IN_MEMORY, "disk")  # of the examples

@@ -5,8 +5,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_collapse.core.options import Interval, Seed, check_fields
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import Interval, Seed, check_fields
 
 _Share = Annotated[float, Interval(0, 1)]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.options import Count, check_value
 from fedjax_collapse.core.records import Ownership, UserError
 from fedjax_collapse.data.arrays import as_array
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.store import StoredRows
+from fedjax_collapse.schema.options import Count, check_value
 
 _MAX_OWNERS = 2  # of one example, as in ``partition.partially_disjoint``
 _MAX_CLIENTS = 10_000_000  # stops at a partition that never ends

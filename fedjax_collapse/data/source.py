@@ -5,12 +5,12 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_collapse.core.options import Interval, Seed, check_value
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import normalisations
 from fedjax_collapse.data.class_holders import rows_by_class
-from fedjax_collapse.data.reading import encoded
 from fedjax_collapse.data.reading.cache import Arrays, cached
+from fedjax_collapse.data.reading.images import encoded
+from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.schema.options import Interval, Seed, check_value
 
 MAX_PIXELS = 4096  # in a row
 OF_TOKENS = ("next_word", "next_character")  # the tasks with a label for each token

@@ -23,11 +23,11 @@ import numpy as np
 
 from fedjax_collapse.core import files
 from fedjax_collapse.core.checksums import SIZE, as_bytes, checksums
-from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
+from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data.arrays import as_names, as_numbers, check_named
 from fedjax_collapse.data.source import OF_TOKENS
-from fedjax_collapse.storage.rows import write_json
+from fedjax_collapse.schema.options import check_value
 
 VERSION = 2  # of the layout; the first had no checksums of rows
 _STORE, _UNFINISHED, _SEAL = "store.json", "unfinished.json", "sha256"

@@ -10,17 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import text
-from fedjax_collapse.data.reading import (
-    encoded,
-    hdf5,
-    hugging_face,
-    leaf_json,
-    number_tables,
-    parquet_clients,
-    pfllib_folder,
-    tff_sqlite,
-)
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.clients import hdf5, leaf_json, parquet_clients, pfllib_folder, tff_sqlite
+from fedjax_collapse.data.reading.images import encoded, hugging_face
+from fedjax_collapse.data.reading.tables import number_tables
 from fedjax_collapse.data.stream import Stream
 
 

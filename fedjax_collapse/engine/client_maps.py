@@ -23,12 +23,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.options import Count, check_fields
 from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine.placement import available_devices, first_devices, own_devices, place_on
-from fedjax_collapse.training.aggregation import sum_clients
+from fedjax_collapse.optim.aggregation import sum_clients
+from fedjax_collapse.schema.options import Count, check_fields
 
 
 class Outcome(NamedTuple):

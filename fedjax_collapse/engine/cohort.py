@@ -18,8 +18,8 @@ from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
 from fedjax_collapse.engine.skipping import KEEP_ALL, either
+from fedjax_collapse.optim.aggregation import Upload, weigh
 from fedjax_collapse.training import local, server
-from fedjax_collapse.training.aggregation import Upload, weigh
 from fedjax_collapse.training.algorithm import FedAvg
 
 

@@ -20,6 +20,7 @@ from fedjax_collapse.core.records import ClientState, Drawn, Examples, Key, PyTr
 from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import ClientMap
+from fedjax_collapse.engine.client_states import StoredStates
 from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
@@ -27,7 +28,6 @@ from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
 from fedjax_collapse.engine.samplers import HostUniform
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 

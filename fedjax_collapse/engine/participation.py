@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse.core.options import Fraction, NonNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Key, UserError
-from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.engine.samplers import Uniform, at_least_one, per_client
+from fedjax_collapse.schema.options import Fraction, NonNegative, Positive, Share, check_fields, only_with, option
+from fedjax_collapse.schema.user_code import check_signature
 
 
 @struct.dataclass

@@ -13,12 +13,12 @@ from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data import federation
 from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
+from fedjax_collapse.engine.client_states import StoredStates
 from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training.algorithm import FedAvg
 
 STORAGES = ("auto", *federation.STORAGES)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.options import Count, Interval, check_fields, option
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Key, UserError
+from fedjax_collapse.schema.annotations import as_array
+from fedjax_collapse.schema.options import Count, Interval, check_fields, option
 
 
 @struct.dataclass

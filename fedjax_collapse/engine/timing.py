@@ -18,10 +18,10 @@ from jax.sharding import SingleDeviceSharding
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.memory import free_bytes, program_bytes, size_in_bytes
+from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.storage.timing_cache import cached_numbers
 
 WORTHWHILE = 2**25  # multiply-adds of a layer; timing smaller layers takes longer than most studies would save
 MIN_SPEEDUP = 0.9  # the largest fraction of the default lowering's time that replaces it; smaller gains are noise

@@ -42,11 +42,11 @@ import chex
 import jax
 from flax import linen
 
-from fedjax_collapse.core.options import NonNegative, check_fields, check_value
 from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
-from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.training.local_training import LocalTraining, Phase
+from fedjax_collapse.optim.local_training import LocalTraining, Phase
+from fedjax_collapse.schema.options import NonNegative, check_fields, check_value
+from fedjax_collapse.schema.user_code import check_signature
 
 
 class Term(NamedTuple):

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.options import Count, Decay, Positive, check_fields
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding, cast, torch_uniform
+from fedjax_collapse.schema.options import Count, Decay, Positive, check_fields
 
 SCALE = "lora_scale"
 _LINEAR = (Dense, Conv, PatchEmbedding)

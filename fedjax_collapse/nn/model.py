@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core import masks, user_code
+from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
-from fedjax_collapse.core.options import Count, check_fields, check_key, check_value
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
@@ -21,6 +20,8 @@ from fedjax_collapse.nn.adapters import LoRA, adapted
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
+from fedjax_collapse.schema import user_code
+from fedjax_collapse.schema.options import Count, check_fields, check_key, check_value
 
 LEVELS = "levels"  # the Linen collection of intermediate representations
 
@@ -36,7 +37,7 @@ class Model:
     beyond the last token are padding.
 
     Models with equal fields are equal, so they share compiled programs. Images larger than ``input_shape`` are cropped
-    to their centre, as training crops them at random (``data/augment.py``).
+    to their centre, as training crops them at random (``data/augment``).
 
     ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``, and
     ``adapters`` adds low-rank ones to layers of the module (``LoRA``).

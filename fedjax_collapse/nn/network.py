@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import Count, WithOptions, check_fields, only_with
 from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
@@ -17,6 +16,7 @@ from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, is_norm_fus
 from fedjax_collapse.nn.lowerings.sums import mean_pixels
 from fedjax_collapse.nn.model import LEVELS
 from fedjax_collapse.nn.projector import project
+from fedjax_collapse.schema.options import Count, WithOptions, check_fields, only_with
 
 
 class Network(nn.Module, kw_only=True):

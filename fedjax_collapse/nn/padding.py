@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import InvalidRngError
 
-from fedjax_collapse.core.options import WithOptions
 from fedjax_collapse.core.records import Examples, Key, PyTree, UserError, Variables
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.schema.options import WithOptions
 
 _ROWS = 4  # number of true rows, and of padding rows
 _ROUNDING = 1e-4  # relative, for one program with other padding; on a CPU there is no difference

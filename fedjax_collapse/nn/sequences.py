@@ -6,13 +6,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Init, cast
 from fedjax_collapse.nn.network import Network
 from fedjax_collapse.nn.projector import project
+from fedjax_collapse.schema.options import Count
 
 
 def glorot_uniform(fan_in: int, fan_out: int) -> jax.nn.initializers.Initializer:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import check_fields
 from fedjax_collapse.core.records import Batch, Outputs, UserError
 from fedjax_collapse.losses import binary_cross_entropy, cross_entropy, cross_entropy_of_many, masked_mean
+from fedjax_collapse.schema.options import check_fields
 
 NAMES = ("classification", "regression", "next_word", "next_character", "multi_label")
 

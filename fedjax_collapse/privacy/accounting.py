@@ -17,8 +17,8 @@ import logging
 import math
 from typing import Annotated
 
-from fedjax_collapse.core.options import Count, Fraction, NonNegative, Positive, check_fields, check_value, option
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import Count, Fraction, NonNegative, Positive, check_fields, check_value, option
 
 ACCOUNTANTS = ("pld", "rdp")
 SAMPLINGS = ("poisson", "without_replacement", "none")

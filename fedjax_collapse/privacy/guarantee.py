@@ -10,12 +10,12 @@ import dataclasses
 import math
 from typing import Annotated, Any
 
-from fedjax_collapse.core.options import Count, Interval, check_fields, option
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine.participation import Clock, Participation
 from fedjax_collapse.engine.samplers import HostUniform, Poisson, Uniform
 from fedjax_collapse.privacy import accounting
 from fedjax_collapse.privacy.accounting import ACCOUNTANTS, NEIGHBOURS, Mechanism
+from fedjax_collapse.schema.options import Count, Interval, check_fields, option
 from fedjax_collapse.training.algorithm import FedAvg
 
 EPSILON = "epsilon/"  # prefix of the metric: epsilon/<delta>

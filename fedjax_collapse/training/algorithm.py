@@ -16,13 +16,13 @@ import jax
 from flax import struct
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.options import check_fields, option
 from fedjax_collapse.core.records import ClientState, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import Method, check_hooks
 from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.training.local_training import LocalTraining
-from fedjax_collapse.training.optimizers import check_matrices, check_optimizer
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.optim.optimizers import check_matrices, check_optimizer
+from fedjax_collapse.schema.options import check_fields, option
 
 # hooks that at most one method may have
 _EXCLUSIVE = (

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import jax
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.jaxprs import dependences
 from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.jaxprs import dependences
 
 _OF_ALL = ("dispatch", "own_parts", "init_memory_among")  # hooks that see the whole memory of all clients, or make it
 

@@ -33,12 +33,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.jaxprs import dependences, is_literal
 from fedjax_collapse.core.records import Examples
 from fedjax_collapse.nn.adapters import is_of_adapter
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.jaxprs import dependences, is_literal
 from fedjax_collapse.training.outline import Outline, context_of, shapes_of_known, shapes_of_own
 
 MODEL = ("params", "batch_stats")

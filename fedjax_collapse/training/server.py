@@ -20,8 +20,8 @@ from fedjax_collapse.core.records import (
 )
 from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, check_returned
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training import client_memory
-from fedjax_collapse.training.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training.algorithm import FedAvg
 
 

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import Model, nn
-from fedjax_collapse.analysis import classifier_weight, geometry, neural_collapse, rank, similarity
+from fedjax_collapse.analysis import geometry, neural_collapse, rank, similarity
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.lidar import discriminant_spectrum, lidar
 from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
 from fedjax_collapse.core.records import Batch
+from fedjax_collapse.measurements import classifier_weight
 
 F = np.array([[1.0, 0, 2], [2, 1, 1], [4, 1, 0], [0, 3, 1], [1, 2, 2], [2, 5, 3]])
 OTHER = np.array([[0.0, 1, 1, 0], [1, 0, 2, 1], [3, 1, 0, 0], [1, 2, 1, 1], [0, 1, 3, 2], [2, 2, 2, 5]])

@@ -17,15 +17,26 @@ from experiments.results.metrics import panels
 from experiments.results.plotting.figures import measurements as draw
 from experiments.results.reading import read_study
 from experiments.results.tables.table import final_table
-from fedjax_collapse import Backdoor, Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
-from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
+from fedjax_collapse import (
+    Backdoor,
+    Domains,
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Model,
+    UserError,
+    measurements,
+    nn,
+    simulate,
+)
+from fedjax_collapse.analysis import confusion, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.core.records import Batch, Outputs
-from fedjax_collapse.data.heterogeneity import heterogeneity
+from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 from fedjax_collapse.nn.task import REGRESSION
-from fedjax_collapse.simulation.divergence import Divergence
-from fedjax_collapse.simulation.own_tests import ClientScores
+from fedjax_collapse.run.divergence import Divergence
+from fedjax_collapse.run.own_tests import ClientScores
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 SPECIAL = ("domain_accuracy", "adapters", "average_precision")  # of domains, of adapters, of several labels

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn, simulate
-from fedjax_collapse.analysis import measurements_layers, neural_collapse, probe
-from fedjax_collapse.analysis.measurements import layers
+from fedjax_collapse.analysis import neural_collapse
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
 from fedjax_collapse.core.records import Batch
+from fedjax_collapse.measurements import by_layer as measurements_layers
+from fedjax_collapse.measurements import layers, probe
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 

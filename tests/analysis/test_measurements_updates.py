@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import FedAvg, LabelFlip, LocalTraining, Model, SignFlip, UserError, nn, simulate
-from fedjax_collapse.analysis.measurements import adapters, updates
 from fedjax_collapse.analysis.rank import stable_rank
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.updates import (
@@ -20,6 +19,7 @@ from fedjax_collapse.analysis.updates import (
     product_values,
     weighted_sum,
 )
+from fedjax_collapse.measurements import adapters, updates
 from fedjax_collapse.nn.adapters import LoRA
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)

@@ -6,10 +6,10 @@ import pytest
 from conftest import run_at_once
 from sklearn.linear_model import Ridge
 
-from fedjax_collapse import FedAvg, LocalTraining, UserError
-from fedjax_collapse.analysis import measurements, probe
+from fedjax_collapse import FedAvg, LocalTraining, UserError, measurements
 from fedjax_collapse.analysis.moments import class_moments
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.measurements import probe
+from fedjax_collapse.run.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 CHOSEN = {"probe": measurements.linear_probe, "f": measurements.features}

@@ -5,8 +5,18 @@ import pytest
 from conftest import assert_close, run_at_once
 from sklearn.metrics import average_precision_score
 
-from fedjax_collapse import MULTI_LABEL, FedAvg, FedDecorr, Federation, LocalTraining, Model, UserError, methods, nn
-from fedjax_collapse.analysis import measurements
+from fedjax_collapse import (
+    MULTI_LABEL,
+    FedAvg,
+    FedDecorr,
+    Federation,
+    LocalTraining,
+    Model,
+    UserError,
+    measurements,
+    methods,
+    nn,
+)
 from fedjax_collapse.analysis.ranking import average_precisions
 from fedjax_collapse.losses import summed_binary_cross_entropy
 

@@ -40,8 +40,8 @@ from experiments.folder import CHECKPOINTS, METRICS, SUMMARY
 from experiments.startup import configure_devices
 from experiments.study import summaries
 from fedjax_collapse.core.hashing import digest
-from fedjax_collapse.storage.checkpoint import Checkpoints
-from fedjax_collapse.storage.round_arrays import read_npz
+from fedjax_collapse.core.round_arrays import read_npz
+from fedjax_collapse.run.checkpoint import Checkpoints
 
 METHODS = {
     "feddecorr": "dict(methods=dict(feddecorr=dict(strength=0.1)))",

@@ -31,9 +31,10 @@ from orbax.checkpoint import v1 as ocp
 from experiments import launch
 from experiments.folder import CHECKPOINTS, METRICS
 from experiments.startup import STOPPED
-from experiments.study import hosts, summaries
-from fedjax_collapse.storage.checkpoint import Checkpoints
-from fedjax_collapse.storage.round_arrays import read_npz
+from experiments.study import summaries
+from experiments.study.processes import hosts
+from fedjax_collapse.core.round_arrays import read_npz
+from fedjax_collapse.run.checkpoint import Checkpoints
 
 CASES = {  # how one study's arms differ
     "alone": "dict()",

@@ -45,7 +45,7 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.data.store import StoreWriter
-from fedjax_collapse.storage.history import read_arrays
+from fedjax_collapse.run.history import read_arrays
 
 _TENTHS, _EXAMPLES_EACH = 10, 10
 _COHORT, _ROUNDS, _SHAPE, _CLASSES = 1000, 30, (6, 6, 1), 5  # of ``store``

@@ -26,14 +26,15 @@ from tiny_networks import LARGE, TINY, batch_of, tiny_model
 from experiments.benchmarks.overheads import first_accepted
 from experiments.config.names import classes
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
-from fedjax_collapse.core.options import hints, problem, with_options
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import Linear
 from fedjax_collapse.nn.network import Network
-from fedjax_collapse.simulation import own_tests
-from fedjax_collapse.training import schedules, server
+from fedjax_collapse.optim import schedules
+from fedjax_collapse.run import own_tests
+from fedjax_collapse.schema.options import hints, problem, with_options
+from fedjax_collapse.training import server
 
 pytestmark = pytest.mark.slow
 

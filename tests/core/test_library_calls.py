@@ -27,8 +27,8 @@ from fedjax_collapse import (
     partition,
     simulate,
 )
-from fedjax_collapse.core.options import constructor
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.schema.options import constructor
 
 NAN = float("nan")
 KEY, NET, SHAPE = jax.random.key(0), nn.MLP(4, hidden=(3,)), (8, 8, 2)

@@ -27,7 +27,8 @@ from fedjax_collapse import (
     partition,
     sources,
 )
-from fedjax_collapse.core.options import (
+from fedjax_collapse.run.runs import Run, Schedule, check
+from fedjax_collapse.schema.options import (
     Count,
     Decay,
     Interval,
@@ -43,7 +44,6 @@ from fedjax_collapse.core.options import (
     option,
     problem,
 )
-from fedjax_collapse.simulation.runs import Run, Schedule, check
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, nn
-from fedjax_collapse.core.source_code import file_of, source_hashes
+from fedjax_collapse.schema.source_code import file_of, source_hashes
 
 FILES = {
     "own_method.py": """

@@ -10,8 +10,9 @@ from PIL import Image
 from reference.images import FACTORS, reference_operation, torchvision_magnitudes
 
 from fedjax_collapse import UserError
-from fedjax_collapse.data import augment, auto_augment, pixels
-from fedjax_collapse.data.glyphs import render
+from fedjax_collapse.data import augment
+from fedjax_collapse.data.augment import pixels, policy
+from fedjax_collapse.data.sources.glyph_images import render
 
 HEIGHT, WIDTH = 24, 20
 
@@ -43,22 +44,22 @@ def mapped(augmentation):
 def mapped_operation(rule):
     def call(images, operation, magnitude):
         with jax.numpy_rank_promotion("raise"):
-            drawn = auto_augment.Draw(operation, jnp.array(True), magnitude)
-            return jax.vmap(lambda image: auto_augment.apply_drawn(image, drawn, rule))(images.astype(jnp.float32))
+            drawn = policy.Draw(operation, jnp.array(True), magnitude)
+            return jax.vmap(lambda image: policy.apply_drawn(image, drawn, rule))(images.astype(jnp.float32))
 
     return jax.jit(call)
 
 
 def drawn(keys, rule="feddecorr"):
     """Operation, applied and magnitude of every key."""
-    return [np.asarray(part) for part in jax.jit(jax.vmap(functools.partial(auto_augment.draw, rule=rule)))(keys)]
+    return [np.asarray(part) for part in jax.jit(jax.vmap(functools.partial(policy.draw, rule=rule)))(keys)]
 
 
-@pytest.mark.parametrize("name", auto_augment.NAMES)
+@pytest.mark.parametrize("name", policy.NAMES)
 def test_every_operation_agrees_with_pillow_or_scipy(images, name):
-    low, high = auto_augment.RANGES[name]
+    low, high = policy.RANGES[name]
     for magnitude in low + (high - low) * np.array([0.03, 0.37, 0.61, 0.98]):
-        ours = np.asarray(mapped_operation("feddecorr")(images, auto_augment.NAMES.index(name), np.float32(magnitude)))
+        ours = np.asarray(mapped_operation("feddecorr")(images, policy.NAMES.index(name), np.float32(magnitude)))
         theirs = np.stack([reference_operation(image, name, float(np.float32(magnitude))) for image in images])
         difference = np.abs(ours - theirs)
         assert ours.dtype == np.float32 and np.all(ours == np.rint(ours))
@@ -66,13 +67,13 @@ def test_every_operation_agrees_with_pillow_or_scipy(images, name):
         assert difference.max() <= 1 and (difference > 0).mean() < 0.002, (difference.max(), (difference > 0).mean())
 
 
-@pytest.mark.parametrize("name", auto_augment.NAMES)
+@pytest.mark.parametrize("name", policy.NAMES)
 def test_every_operation_of_torchvision_agrees_with_pillow_at_all_levels(images, name):
     for level, expected in enumerate(torchvision_magnitudes(name)):
-        magnitudes = auto_augment.RULES["torchvision"].bounds(auto_augment.Operation(name, 1.0, level))
+        magnitudes = policy.RULES["torchvision"].bounds(policy.Operation(name, 1.0, level))
         np.testing.assert_allclose(magnitudes, expected, rtol=1e-6, atol=1e-6)
         for magnitude in np.float32(magnitudes):
-            ours = np.asarray(mapped_operation("torchvision")(images, auto_augment.NAMES.index(name), magnitude))
+            ours = np.asarray(mapped_operation("torchvision")(images, policy.NAMES.index(name), magnitude))
             theirs = np.stack([reference_operation(i, name, float(magnitude), "torchvision") for i in images])
             difference = np.abs(ours - theirs)
             assert (difference > 0).mean() < (0.01 if name in FACTORS else 0.002), (level, magnitude)
@@ -80,12 +81,12 @@ def test_every_operation_of_torchvision_agrees_with_pillow_at_all_levels(images,
 
 
 def test_the_policy_is_the_table():
-    assert len(auto_augment.POLICY) == 25 and {len(pair) for pair in auto_augment.POLICY} == {2}
-    assert auto_augment.POLICY[0] == (("Invert", 0.1, 7), ("Contrast", 0.2, 6))
-    assert auto_augment.POLICY[3] == (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9))
-    assert auto_augment.POLICY[14] == (("Solarize", 0.5, 2), ("Invert", 0.0, 3))
-    assert auto_augment.POLICY[24] == (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 1))
-    sums = [sum(getattr(o, field) for pair in auto_augment.POLICY for o in pair) for field in ("probability", "level")]
+    assert len(policy.POLICY) == 25 and {len(pair) for pair in policy.POLICY} == {2}
+    assert policy.POLICY[0] == (("Invert", 0.1, 7), ("Contrast", 0.2, 6))
+    assert policy.POLICY[3] == (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9))
+    assert policy.POLICY[14] == (("Solarize", 0.5, 2), ("Invert", 0.0, 3))
+    assert policy.POLICY[24] == (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 1))
+    sums = [sum(getattr(o, field) for pair in policy.POLICY for o in pair) for field in ("probability", "level")]
     assert sums == [pytest.approx(26.5), 267]
 
 
@@ -97,13 +98,12 @@ def test_draws_follow_the_probabilities_and_levels():
         ("Posterize", 7, 6.8, 7.2),
         ("Contrast", 6.5, 1.18, 1.54),
     ):
-        magnitudes = magnitude[operation == auto_augment.NAMES.index(name)]
+        magnitudes = magnitude[operation == policy.NAMES.index(name)]
         assert low <= magnitudes.min() < magnitudes.max() <= high
         assert np.ptp(magnitudes) > 0.95 * (high - low), level
-    rates = [(applied & (operation == index)).sum() / len(operation) for index in range(len(auto_augment.NAMES))]
+    rates = [(applied & (operation == index)).sum() / len(operation) for index in range(len(policy.NAMES))]
     expected = [
-        sum(o.probability for pair in auto_augment.POLICY for o in pair if o.name == name) / 25
-        for name in auto_augment.NAMES
+        sum(o.probability for pair in policy.POLICY for o in pair if o.name == name) / 25 for name in policy.NAMES
     ]
     np.testing.assert_allclose(rates, expected, atol=0.01)
 
@@ -114,14 +114,14 @@ def test_torchvision_draws_the_same_operations_in_either_direction():
     for ours, theirs in zip((operation, applied), drawn(keys), strict=False):
         np.testing.assert_array_equal(ours, theirs)
     for name, values in (("Rotate", (-60 / 9, 60 / 9)), ("TranslateX", np.outer([-1, 1], [8, 9]) * 150 / 331 / 9)):
-        found, counts = np.unique(magnitude[operation == auto_augment.NAMES.index(name)], return_counts=True)
+        found, counts = np.unique(magnitude[operation == policy.NAMES.index(name)], return_counts=True)
         np.testing.assert_allclose(found, np.sort(np.ravel(values)), rtol=1e-6)
         np.testing.assert_allclose(counts / counts.sum(), 1 / len(found), atol=0.05)
     both = np.bincount(2 * (magnitude[:, 0] > 0) + (magnitude[:, 1] > 0), operation[:, 0] == operation[:, 1], 4)
     assert min(both) > 0  # each operation has its own sign
 
 
-@pytest.mark.parametrize("rule", auto_augment.RULES)
+@pytest.mark.parametrize("rule", policy.RULES)
 def test_the_policy_agrees_with_a_loop_over_images(images, rule):
     keys = jax.random.split(jax.random.key(1), 40)
     batch = images[np.arange(40) % len(images)]
@@ -130,7 +130,7 @@ def test_the_policy_agrees_with_a_loop_over_images(images, rule):
     for image, result, operations, applied, magnitudes in zip(batch, ours, *drawn(keys, rule), strict=True):
         expected = image
         for operation, magnitude in zip(operations[applied], magnitudes[applied], strict=True):
-            expected = reference_operation(expected, auto_augment.NAMES[operation], float(magnitude), rule)
+            expected = reference_operation(expected, policy.NAMES[operation], float(magnitude), rule)
         changed += not np.array_equal(expected, image)
         assert (np.abs(result - expected) > 2).mean() < 0.005
     assert 10 < changed < 40

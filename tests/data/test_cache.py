@@ -15,7 +15,7 @@ from experiments import launch
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.storage.timing_cache import cached_numbers
+from fedjax_collapse.engine.timing_cache import cached_numbers
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from small_data import catalogue_builder, save_image
 from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from fedjax_collapse.data import normalisations
-from fedjax_collapse.data.reading import standard_sets
+from fedjax_collapse.data.reading.images import standard_sets
+from fedjax_collapse.data.sources import normalisations
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 DATA = re.findall(r"^\| ((?:FD|MR|UV) [^|]*) \| `dict\((.*?)\)`[^|]*\| `(\w+)` \|", DOCUMENT, re.MULTILINE)

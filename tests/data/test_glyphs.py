@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import UserError, sources
-from fedjax_collapse.data import glyphs
+from fedjax_collapse.data.sources import glyph_images as glyphs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,9 +27,9 @@ from standard_data import draw as draw_standard
 from standard_data import save_torchvision
 
 from fedjax_collapse import UserError, partition, sources
-from fedjax_collapse.data import text
-from fedjax_collapse.data.reading import encoded, packages
-from fedjax_collapse.data.reading.encoded import Decoding, Encoded, decode_all
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.images import encoded, packages
+from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, decode_all
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 
 DEEP = 100_000

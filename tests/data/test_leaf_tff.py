@@ -9,7 +9,7 @@ from small_data import check, draw, save_image
 
 from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, partition, sources
-from fedjax_collapse.data.reading.tf_example import read_example
+from fedjax_collapse.data.reading.images.tf_example import read_example
 from fedjax_collapse.data.stream import gather
 
 OF_TENSORFLOW = (  # of the guide to TFRecord: False, 4, b"goat", 0.9876

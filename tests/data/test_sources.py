@@ -344,7 +344,7 @@ def test_the_cache_is_read_again_until_the_data_change(tmp_path, monkeypatch):
         save_classes(tmp_path / "data" / part, images, labels)
     first = sources.folder(str(tmp_path / "data"))
     with monkeypatch.context() as patch:
-        patch.setattr("fedjax_collapse.data.reading.encoded._decode", None)
+        patch.setattr("fedjax_collapse.data.reading.images.encoded._decode", None)
         again = sources.folder(str(tmp_path / "data"))
     np.testing.assert_array_equal(first.images, again.images)
     assert again.class_names == NAMES and again.images.dtype == np.uint8

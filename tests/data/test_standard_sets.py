@@ -11,8 +11,8 @@ from small_studies import write_config
 from standard_data import CLASSES, SHAPES, draw, python2_pickle, save_hugging_face, save_tfds, save_torchvision
 
 from fedjax_collapse import UserError, sources
-from fedjax_collapse.data import normalisations
-from fedjax_collapse.data.reading import torchvision_files
+from fedjax_collapse.data.reading.images import torchvision_files
+from fedjax_collapse.data.sources import normalisations
 
 SAVE = {"tfds": save_tfds, "torchvision": save_torchvision, "parquet": save_hugging_face}
 

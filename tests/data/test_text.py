@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import UserError
-from fedjax_collapse.data import text
-from fedjax_collapse.data.text import Vocabulary
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.text import Vocabulary
 
 ABC = Vocabulary(("a", "b", "c"))  # 1 to 3, OOV 4, BOS 5, EOS 6
 

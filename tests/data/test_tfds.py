@@ -11,7 +11,7 @@ from small_data import assert_same_examples, catalogue_builder, check, draw, enc
 from tensorflow_datasets.core.download import downloader
 
 from fedjax_collapse import UserError, sources
-from fedjax_collapse.data import normalisations
+from fedjax_collapse.data.sources import normalisations
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,9 @@ def test_unknown_data_sets(tmp_path):
 
 @pytest.mark.parametrize("download", [False, True])
 def test_absent_data(tmp_path, monkeypatch, download):
-    monkeypatch.setattr("fedjax_collapse.data.reading.tfds_listing.find_spec", lambda name: None)  # no TensorFlow here
+    monkeypatch.setattr(
+        "fedjax_collapse.data.reading.images.tfds_listing.find_spec", lambda name: None
+    )  # no TensorFlow here
     message = (
         f"cifar10 is not in {tmp_path}/cifar10/3.0.2; prepare it once, .*: pip install tensorflow-cpu && python -c"
     )
@@ -131,7 +133,7 @@ def test_a_download_without_a_network_ends_soon(tmp_path, monkeypatch):
         raise ConnectionError("Max retries exceeded\nwith url " + 1000 * "kriz ")
 
     usual = downloader.MAX_RETRIES
-    monkeypatch.setattr("fedjax_collapse.data.reading.tfds_listing.find_spec", lambda name: True)
+    monkeypatch.setattr("fedjax_collapse.data.reading.images.tfds_listing.find_spec", lambda name: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", download_and_prepare)
     message = r"preparing cifar10 failed \(Max retries exceeded with url kriz .*run again where there is a network"
     check(message, sources.tfds, "cifar10", data_dir=str(tmp_path), download=True)

@@ -5,7 +5,7 @@ import pytest
 from conftest import assert_same_bits
 
 from fedjax_collapse import UserError
-from fedjax_collapse.data.virtual_features import class_covariances, draw_virtual_features
+from fedjax_collapse.data.sources.virtual_features import class_covariances, draw_virtual_features
 
 FEATURES = np.array([[1.0, 0], [3, 2], [0, 1], [2, 1], [1, 4]])
 OWNERS = np.array([0, 0, 1, 1, 1])

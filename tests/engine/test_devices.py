@@ -12,7 +12,7 @@ from conftest import assert_close, assert_same_bits
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods import TopK
-from fedjax_collapse.training.aggregation import damped_momentum
+from fedjax_collapse.optim.aggregation import damped_momentum
 
 pytestmark = pytest.mark.slow
 

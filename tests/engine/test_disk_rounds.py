@@ -21,8 +21,8 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.data import augment
-from fedjax_collapse.simulation.divergence import Suspicion, suspect
-from fedjax_collapse.storage import client_states
+from fedjax_collapse.engine import client_states
+from fedjax_collapse.run.divergence import Suspicion, suspect
 
 SIZES = (3, 9, 1, 5, 14, 2, 7, 4, 6, 8)
 TRAINING = LocalTraining(

@@ -25,7 +25,7 @@ from fedjax_collapse import (
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
 from fedjax_collapse.engine import rounds as engine_rounds
-from fedjax_collapse.training.aggregation import damped_momentum
+from fedjax_collapse.optim.aggregation import damped_momentum
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)
 CHUNKED = engine.Chunked(2)

@@ -28,7 +28,7 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import host_rounds, rounds
-from fedjax_collapse.simulation import evaluation as evaluations
+from fedjax_collapse.run import evaluation as evaluations
 
 pytestmark = pytest.mark.slow
 

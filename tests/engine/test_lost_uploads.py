@@ -21,7 +21,7 @@ from fedjax_collapse import (
     nn,
 )
 from fedjax_collapse.methods import TopK
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

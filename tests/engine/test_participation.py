@@ -19,8 +19,8 @@ from fedjax_collapse import (
     UserError,
     engine,
 )
-from fedjax_collapse.simulation.runs import check
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.run.runs import check
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from conftest import assert_close
 from experiments.study import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
 from fedjax_collapse.engine import memory
-from fedjax_collapse.methods.fedper import FedPer
-from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
+from fedjax_collapse.methods.personal.fedper import FedPer
+from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from fedjax_collapse.nn.inspection import convolutions, count_lowerings
 from fedjax_collapse.nn.layers import Conv
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates
 from fedjax_collapse.nn.network import Network
-from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.schema.describe import describe
 
 pytestmark = pytest.mark.slow
 

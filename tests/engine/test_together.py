@@ -15,10 +15,10 @@ from experiments.study import groups, summaries
 from experiments.study.preparing import federations_of
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Scaffold, engine, simulate
 from fedjax_collapse.engine import together
-from fedjax_collapse.methods.fedlc import FedLC
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.simulation.runs import initialize
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs, structure
+from fedjax_collapse.methods.classifier.fedlc import FedLC
+from fedjax_collapse.run.resumption import rounds_kept
+from fedjax_collapse.run.runs import initialize
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs, structure
 
 pytestmark = pytest.mark.slow
 

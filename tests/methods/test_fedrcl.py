@@ -13,7 +13,7 @@ from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, Outputs, UserError, nn
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
-from fedjax_collapse.methods.fedrcl import FedRCL
+from fedjax_collapse.methods.collapse.fedrcl import FedRCL
 from fedjax_collapse.nn.task import REGRESSION
 
 F3 = np.array([[1, 2, 2], [3, 0, 4], [0, 1, -1]], float)

@@ -11,11 +11,11 @@ from conftest import run_at_once as run
 from flax import linen
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn
-from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax
-from fedjax_collapse.methods.fedlc import FedLC
-from fedjax_collapse.methods.fedntd import FedNTD
-from fedjax_collapse.methods.fedrs import FedRS
-from fedjax_collapse.methods.fedvls import FedVLS
+from fedjax_collapse.methods.classifier.balanced_softmax import BalancedSoftmax
+from fedjax_collapse.methods.classifier.fedlc import FedLC
+from fedjax_collapse.methods.classifier.fedrs import FedRS
+from fedjax_collapse.methods.classifier.fedvls import FedVLS
+from fedjax_collapse.methods.drift.fedntd import FedNTD
 from fedjax_collapse.nn.task import REGRESSION
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)

@@ -29,7 +29,6 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
-from fedjax_collapse.core.options import constructor
 from fedjax_collapse.methods import (
     ClipUpdate,
     FedDC,
@@ -43,10 +42,10 @@ from fedjax_collapse.methods import (
     RBLoRA,
     Scaffold,
     TopK,
-    _low_rank,
-    hetlora,
 )
+from fedjax_collapse.methods.adapters import _low_rank, hetlora
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.schema.options import constructor
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")

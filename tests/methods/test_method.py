@@ -24,7 +24,7 @@ from fedjax_collapse import (
     nn,
 )
 from fedjax_collapse.methods import ClipUpdate, NoisyUpdate
-from fedjax_collapse.methods.fedcm import FedCM
+from fedjax_collapse.methods.drift.fedcm import FedCM
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 KEPT = TRAINING.replace(momentum_reset=False)

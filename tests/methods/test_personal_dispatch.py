@@ -16,9 +16,9 @@ from reference.personal_dispatch import combination
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.methods import DispatchView, FedAMP, FedFomo, FedPAC
-from fedjax_collapse.methods.fedamp import Cloud
-from fedjax_collapse.methods.fedfomo import Offers
-from fedjax_collapse.methods.fedpac import smallest_combination
+from fedjax_collapse.methods.personal.fedamp import Cloud
+from fedjax_collapse.methods.personal.fedfomo import Offers
+from fedjax_collapse.methods.personal.fedpac import smallest_combination
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")

@@ -28,11 +28,11 @@ from personal_case import variables as of
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.options import with_options
 from fedjax_collapse.core.records import TRAINED, Batch, Outputs, Variables
 from fedjax_collapse.methods import FedBABU, FedDBE, FedRoD
 from fedjax_collapse.nn.heads import Shifted, TwoHeads
-from fedjax_collapse.simulation.own_tests import by_stage
+from fedjax_collapse.run.own_tests import by_stage
+from fedjax_collapse.schema.options import with_options
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")

@@ -28,9 +28,9 @@ from personal_case import (
 from fedjax_collapse import FedAvg, Model, UserError, engine
 from fedjax_collapse.core.records import TRAINED
 from fedjax_collapse.methods import APFL, FedDecorr, PerFedAvg
-from fedjax_collapse.methods.apfl import Own
-from fedjax_collapse.methods.per_fedavg import divided
-from fedjax_collapse.simulation.own_tests import by_stage, personal_model
+from fedjax_collapse.methods.personal.apfl import Own
+from fedjax_collapse.methods.personal.per_fedavg import divided
+from fedjax_collapse.run.own_tests import by_stage, personal_model
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")

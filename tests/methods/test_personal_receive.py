@@ -30,8 +30,8 @@ from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError, eng
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedALA, FedProto
 from fedjax_collapse.methods._prototypes import Prototypes
-from fedjax_collapse.methods.fedala import Mixing
-from fedjax_collapse.simulation.own_tests import by_stage, personal_model
+from fedjax_collapse.methods.personal.fedala import Mixing
+from fedjax_collapse.run.own_tests import by_stage, personal_model
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")

@@ -24,11 +24,11 @@ from fedjax_collapse import (
     nn,
 )
 from fedjax_collapse.core import masks
-from fedjax_collapse.methods.fedper import FedPer
-from fedjax_collapse.methods.fedrep import FedRep
-from fedjax_collapse.methods.fedsam import FedSAM
-from fedjax_collapse.methods.lg_fedavg import LGFedAvg
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.methods.drift.fedsam import FedSAM
+from fedjax_collapse.methods.personal.fedper import FedPer
+from fedjax_collapse.methods.personal.fedrep import FedRep
+from fedjax_collapse.methods.personal.lg_fedavg import LGFedAvg
+from fedjax_collapse.run.evaluation import evaluate
 
 SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import DPFedAvg, NoiseView, UserError, Variables
-from fedjax_collapse.methods.dp_fedavg import of_sum
+from fedjax_collapse.methods.server.dp_fedavg import of_sum
 
 ZEROS = {"a": jnp.zeros((150, 200)), "b": jnp.zeros(20_000)}
 

@@ -13,7 +13,7 @@ from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.methods import FedLC, FedMR, FedProc
 from fedjax_collapse.methods._prototypes import Prototypes
-from fedjax_collapse.methods.fedmr import draw_rows, is_submitter
+from fedjax_collapse.methods.collapse.fedmr import draw_rows, is_submitter
 
 
 @pytest.mark.parametrize(

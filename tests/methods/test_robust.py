@@ -18,12 +18,13 @@ from experiments.configs import robust
 from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, UserError, engine, methods, simulate
 from fedjax_collapse.core.records import Batch, Client, Drawn, Server, Variables
 from fedjax_collapse.engine import host_rounds
-from fedjax_collapse.methods import CohortView, RoundView, _robust
-from fedjax_collapse.methods._attacks import Honest
-from fedjax_collapse.methods.alie import deviations
-from fedjax_collapse.methods.min_max import largest_step
+from fedjax_collapse.methods import CohortView, RoundView
+from fedjax_collapse.methods.robust import _robust
+from fedjax_collapse.methods.robust._attacks import Honest
+from fedjax_collapse.methods.robust.alie import deviations
+from fedjax_collapse.methods.robust.min_max import largest_step
+from fedjax_collapse.optim.aggregation import per_client
 from fedjax_collapse.training import local, server
-from fedjax_collapse.training.aggregation import per_client
 
 UPLOADS = [
     (1.0, 0.0, 2.0), (1.3, 0.1, 1.7), (0.8, -0.3, 2.2), (1.1, 0.4, 2.4), (0.6, -0.2, 1.9),

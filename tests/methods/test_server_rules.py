@@ -28,9 +28,9 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data.batches import shuffled_rows
-from fedjax_collapse.methods.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
-from fedjax_collapse.methods.fedexp import FedExP
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.methods.classifier.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
+from fedjax_collapse.methods.server.fedexp import FedExP
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}
@@ -142,7 +142,7 @@ def test_virtual_features(float64):
 
 VIRTUAL_FEATURES_ON_TWO_DEVICES = """
 import jax
-from fedjax_collapse.methods.ccvr import virtual_features
+from fedjax_collapse.methods.classifier.ccvr import virtual_features
 jax.config.update("jax_num_cpu_devices", 2)
 draw = jax.jit(jax.vmap(lambda roots: virtual_features(jax.random.key(0), roots[:, 0], roots @ roots.mT, 3)))
 everywhere = jax.NamedSharding(jax.make_mesh((2,), ("clients",)), jax.P())

@@ -21,10 +21,10 @@ from fedjax_collapse import (
     option,
 )
 from fedjax_collapse.core import masks
-from fedjax_collapse.methods.fedasam import FedASAM
-from fedjax_collapse.methods.fedcm import FedCM
-from fedjax_collapse.methods.fedlesam import FedLESAM, Received
-from fedjax_collapse.methods.fedsam import FedSAM
+from fedjax_collapse.methods.drift.fedasam import FedASAM
+from fedjax_collapse.methods.drift.fedcm import FedCM
+from fedjax_collapse.methods.drift.fedlesam import FedLESAM, Received
+from fedjax_collapse.methods.drift.fedsam import FedSAM
 
 A = np.array([[3.0, 1], [1, 2]])
 MOMENTUM = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=1e-3)

@@ -11,11 +11,11 @@ from conftest import assert_close, assert_same_bits, run_at_once
 from reference.rounds import TRAINING
 
 from fedjax_collapse import REGRESSION, Batch, FedAvg, Model, Outputs, UserError, nn
-from fedjax_collapse.core.options import with_options
-from fedjax_collapse.methods.feddr_plus import FedDrPlus
-from fedjax_collapse.methods.fedetf import FedETF
-from fedjax_collapse.methods.fedgela import FedGELA
+from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus
+from fedjax_collapse.methods.classifier.fedetf import FedETF
+from fedjax_collapse.methods.classifier.fedgela import FedGELA
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
+from fedjax_collapse.schema.options import with_options
 
 F3, Y = np.array([[1.0, 2, 2], [3, 0, 4], [0, 1, -1]]), np.array([0, 2, 0])
 TEACHER = np.array([[0.5, 1, 2], [2, 1, 3], [1, 1, 0]])  # the received model's features

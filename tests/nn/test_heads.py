@@ -16,10 +16,10 @@ from experiments.config import build
 from experiments.config.resolving import resolve_arm
 from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, load_run, nn
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.options import with_options
-from fedjax_collapse.methods.feddr_plus import FedDrPlus
-from fedjax_collapse.methods.fedetf import FedETF
+from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus
+from fedjax_collapse.methods.classifier.fedetf import FedETF
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
+from fedjax_collapse.schema.options import with_options
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from tiny_networks import (
     training_step,
 )
 
-from experiments.benchmarks import pytorch_layers, pytorch_networks
+from experiments.benchmarks.systems import pytorch_layers, pytorch_networks
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
 from fedjax_collapse.engine.cohort import no_models
 from fedjax_collapse.engine.rounds import _run_round

@@ -12,7 +12,7 @@ import torch
 from conftest import assert_close
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
-from experiments.benchmarks import pytorch_networks
+from experiments.benchmarks.systems import pytorch_networks
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn, simulate
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables

@@ -10,11 +10,11 @@ import pytest
 from tiny_networks import tiny_model
 
 from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn
-from fedjax_collapse.core.options import with_options
 from fedjax_collapse.nn import heads, padding
 from fedjax_collapse.nn.layers import BatchNorm
 from fedjax_collapse.nn.padding import check_padding
-from fedjax_collapse.simulation.runs import Run, Schedule, check
+from fedjax_collapse.run.runs import Run, Schedule, check
+from fedjax_collapse.schema.options import with_options
 
 
 class Own(linen.Module):

@@ -20,7 +20,7 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.pretrained import fit_positions, interpolation_matrix
-from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.schema.describe import describe
 
 WIDTH, HEADS, HIDDEN, CLASSES = 8, 2, 12, 3
 OPTIONS = dict(size="micro", patch=2, width=WIDTH, depth=2, heads=HEADS, mlp_width=HIDDEN)

@@ -8,7 +8,7 @@ import torch
 from conftest import assert_close
 from tiny_networks import batch_of, compiled
 
-from experiments.benchmarks import pytorch_networks
+from experiments.benchmarks.systems import pytorch_networks
 from fedjax_collapse import Model, UserError, nn
 from fedjax_collapse.core import masks
 

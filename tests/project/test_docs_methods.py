@@ -11,11 +11,13 @@ import markdown
 import pytest
 
 from fedjax_collapse import methods
+from fedjax_collapse.schema import discovery
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "methods.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in re.split("^##+ ", PAGE, flags=re.MULTILINE)[1:])
 PUBLIC = {name: found for name, found in vars(methods).items() if isinstance(found, type)}
+BY_FILE = discovery.classes(methods, methods.Method)
 METHODS = {name for name, found in PUBLIC.items() if issubclass(found, methods.Method)} - {"Method", "Regularizer"}
 
 
@@ -40,11 +42,10 @@ def test_options_have_their_defaults(name):
 def test_config_makes_the_method(name):
     (call,) = re.findall(r"Config: .*?`methods=(dict\(.*?\))`", SECTIONS[name])
     configured = ast.parse(call, mode="eval").body.keywords
-    classes = [vars(importlib.import_module(f"fedjax_collapse.methods.{entry.arg}")).get(name) for entry in configured]
     (made,) = [
-        found(**{option.arg: ast.literal_eval(option.value) for option in entry.value.keywords})
-        for entry, found in zip(configured, classes, strict=True)
-        if found
+        PUBLIC[name](**{option.arg: ast.literal_eval(option.value) for option in entry.value.keywords})
+        for entry in configured
+        if BY_FILE[entry.arg] is PUBLIC[name]
     ]
     made.check()
 

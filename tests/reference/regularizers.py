@@ -10,7 +10,7 @@ from conftest import assert_close
 
 from fedjax_collapse.core.randomness import method_key
 from fedjax_collapse.methods import MOON
-from fedjax_collapse.methods.fedmr import draw_rows, is_submitter
+from fedjax_collapse.methods.collapse.fedmr import draw_rows, is_submitter
 from reference.algorithms import PlainScaffold
 from reference.networks import TorchCNN
 from reference.rounds import PlainFedAvg

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import torch
 
-from experiments.benchmarks.pytorch_networks import Transformer
+from experiments.benchmarks.systems.pytorch_networks import Transformer
 from fedjax_collapse import Federation
 from fedjax_collapse.core.records import Variables
 from reference.regularizers import PlainFedDecorr

@@ -29,8 +29,8 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.engine import program
-from fedjax_collapse.simulation import divergence
-from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.run import divergence
+from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -24,18 +24,18 @@ from fedjax_collapse import (
     Term,
     UserError,
     engine,
+    measurements,
     nn,
     option,
     simulate,
 )
-from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership, Server
 from fedjax_collapse.data import Domains
-from fedjax_collapse.simulation.evaluation import evaluate
-from fedjax_collapse.simulation.measurement import mean_score
-from fedjax_collapse.simulation.own_tests import by_stage
+from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.run.measurement import mean_score
+from fedjax_collapse.run.own_tests import by_stage
 from fedjax_collapse.training import local
 from fedjax_collapse.training import server as server_rules
 

@@ -23,11 +23,11 @@ from fedjax_collapse import (
     nn,
     simulate,
 )
-from fedjax_collapse.analysis.measurements import personal_models
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
 from fedjax_collapse.data.sources import Source
-from fedjax_collapse.simulation.evaluation import evaluate
-from fedjax_collapse.simulation.own_tests import ClientScores, Finetuning, auc
+from fedjax_collapse.measurements import personal_models
+from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.run.own_tests import ClientScores, Finetuning, auc
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
 SIZES = [10, 40, 5, 20, 30, 25, 15, 50, 20, 10, 5, 20]

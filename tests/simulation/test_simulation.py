@@ -37,11 +37,11 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.domains import Domains
-from fedjax_collapse.methods.ccvr import CCVR
+from fedjax_collapse.methods.classifier.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.simulation import running, simulation
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.run import running, simulation
+from fedjax_collapse.run.resumption import rounds_kept
+from fedjax_collapse.schema.describe import describe
 
 pytestmark = pytest.mark.slow
 

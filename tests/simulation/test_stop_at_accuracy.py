@@ -13,8 +13,8 @@ from small_studies import write_config
 from experiments.results import page
 from experiments.results.reading import read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.run.resumption import rounds_kept
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -16,16 +16,16 @@ from fedjax_collapse import (
     LocalTraining,
     Model,
     UserError,
+    measurements,
     methods,
     next_word,
     nn,
 )
-from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.data.store import StoreWriter
-from fedjax_collapse.simulation.evaluation import evaluate
-from fedjax_collapse.simulation.loading import LoadedRun
+from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.run.loading import LoadedRun
 
 WORDS, LENGTH = 8, 6
 TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)

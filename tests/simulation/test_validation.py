@@ -17,7 +17,7 @@ from experiments.results.study_results import summarize_run
 from fedjax_collapse import DPFedAvg, FedAvg, Federation, LocalTraining, Model, UserError, nn, partition, simulate
 from fedjax_collapse.data import sources
 from fedjax_collapse.data.sources import Source
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.run.evaluation import evaluate
 
 CLASSES = np.repeat(np.arange(4), (10, 20, 31, 4))
 

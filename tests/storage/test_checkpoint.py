@@ -13,8 +13,8 @@ from conftest import assert_same_bits, run_at_once
 from orbax.checkpoint import v1 as ocp
 
 from fedjax_collapse import FedAvg, LocalTraining, Scaffold, engine
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.storage.checkpoint import Checkpoints
+from fedjax_collapse.run.checkpoint import Checkpoints
+from fedjax_collapse.run.resumption import rounds_kept
 
 TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05)
 

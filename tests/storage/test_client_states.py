@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import ClientState, Damaged, UserError
-from fedjax_collapse.storage.client_states import StoredStates
+from fedjax_collapse.engine.client_states import StoredStates
 
 INITIAL = ClientState({"method": {"a": np.full((2, 3), 0.5, np.float32), "b": np.int32(7)}}, {"head": np.ones(2)})
 COHORTS = st.lists(st.sets(st.integers(0, 5), min_size=1).map(sorted), min_size=1, max_size=6)

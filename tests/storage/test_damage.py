@@ -17,12 +17,12 @@ from small_studies import start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.core.records import Damaged
-from fedjax_collapse.simulation.resumption import rounds_kept
-from fedjax_collapse.simulation.running import RunLoop
-from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, initialize
-from fedjax_collapse.storage.checkpoint import Checkpoints
-from fedjax_collapse.storage.history import KINDS, read_arrays
-from fedjax_collapse.storage.timing_cache import cached_numbers
+from fedjax_collapse.engine.timing_cache import cached_numbers
+from fedjax_collapse.run.checkpoint import Checkpoints
+from fedjax_collapse.run.history import KINDS, read_arrays
+from fedjax_collapse.run.resumption import rounds_kept
+from fedjax_collapse.run.running import RunLoop
+from fedjax_collapse.run.runs import Hardware, Run, Schedule, initialize
 
 pytestmark = pytest.mark.slow
 
@@ -284,7 +284,7 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
     checkpoints.save(1, state, {})
     checkpoints.wait()
     with monkeypatch.context() as patch:
-        patch.setattr("fedjax_collapse.storage.checkpoint._hashes", lambda path: 1 / 0)
+        patch.setattr("fedjax_collapse.run.checkpoint._hashes", lambda path: 1 / 0)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         checkpoints.save(2, state, {})
         with pytest.raises(ZeroDivisionError):

@@ -11,8 +11,9 @@ import pytest
 from small_studies import tree
 
 from fedjax_collapse import UserError
-from fedjax_collapse.storage import round_arrays
-from fedjax_collapse.storage.history import KINDS, History, read_arrays, write_npz
+from fedjax_collapse.core import round_arrays
+from fedjax_collapse.core.round_arrays import write_npz
+from fedjax_collapse.run.history import KINDS, History, read_arrays
 
 EVERY = 2  # rounds between evaluations
 ROWS = ("metrics.jsonl", "timing.jsonl")

@@ -29,15 +29,10 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.core import masks
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.methods.fednova import effective_steps
+from fedjax_collapse.methods.drift.fednova import effective_steps
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.training import schedules
-from fedjax_collapse.training.aggregation import (
-    damped_adagrad,
-    damped_adam,
-    damped_yogi,
-    server_step,
-)
+from fedjax_collapse.optim import schedules
+from fedjax_collapse.optim.aggregation import damped_adagrad, damped_adam, damped_yogi, server_step
 from fedjax_collapse.training.server import evaluated
 
 SCALAR = Model(Scalar(), (1, 1, 2))

@@ -16,7 +16,7 @@ from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserErr
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.run.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 FLIP = augment.chain(augment.flip)

@@ -10,7 +10,7 @@ import pytest
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, simulate
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedProx
-from fedjax_collapse.training.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
+from fedjax_collapse.optim.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
 
 
 class Scalar(nn.Module):

@@ -25,10 +25,10 @@ from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 from reference.tokens import FedDecorrOnTokens, TokenRounds, TorchStackOverflow, sentences
 
 from fedjax_collapse import FedAvg, Method, Model, engine, methods, next_word, nn, simulate
-from fedjax_collapse.core import discovery
-from fedjax_collapse.core.options import with_options
 from fedjax_collapse.nn.heads import ETF, Shifted, Simplex, TwoHeads
-from fedjax_collapse.training import schedules
+from fedjax_collapse.optim import schedules
+from fedjax_collapse.schema import discovery
+from fedjax_collapse.schema.options import with_options
 
 DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
 CAREFUL = DECAYING.replace(clip_norm=0.5, drop_last=True, freeze="head")

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from experiments.benchmarks import engine_rounds
 from experiments.benchmarks.compiling.topologies import Chip
 from experiments.benchmarks.networks import CLASSES
+from experiments.benchmarks.systems import engine_rounds
 from experiments.benchmarks.tasks import Data
 from experiments.benchmarks.workloads import IMAGE_SIZE
 from experiments.config import names

@@ -23,9 +23,9 @@ from PIL import Image
 from experiments.config.published import crossed
 from experiments.configs.feddecorr import base as feddecorr
 from experiments.configs.feddecorr import figures2_7
-from fedjax_collapse.core.options import Count, Interval, checked
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
+from fedjax_collapse.schema.options import Count, Interval, checked
 
 SKEWS = feddecorr.skews((0.05, 0.5))
 NETWORKS = {  # of ``cpu``: what two cores train in a quarter of an hour

@@ -8,7 +8,7 @@ from experiments.results.plotting import drawing
 from experiments.results.plotting.drawing import draws, label, new_figure, styled, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Arrays, Run, Study
-from fedjax_collapse.data.heterogeneity import heterogeneity
+from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

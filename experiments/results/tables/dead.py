@@ -4,7 +4,7 @@ import math
 
 from experiments.results.metrics import ACCURACY, DEAD_FEATURES, number, show_number
 from experiments.results.study_results import Run, Study
-from fedjax_collapse.simulation.measurement import HEADLINES
+from fedjax_collapse.run.measurement import HEADLINES
 
 _MANY = 0.1  # the share of dead features above which an arm is named
 _NOISE = 0.2  # of chance, for the classes of a test set are seldom of exactly equal size

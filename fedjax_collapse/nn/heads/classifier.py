@@ -4,10 +4,10 @@ import flax.linen as nn
 import jax
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.options import WithOptions
 from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.nn.heads.linear import Linear
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.schema.options import WithOptions
 
 
 def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int) -> jax.Array:

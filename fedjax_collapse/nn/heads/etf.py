@@ -15,9 +15,9 @@ A feature vector of norm 0 has no gradient; in the released code it grows to 1e1
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.core.options import Natural, Positive, Seed
 from fedjax_collapse.nn.heads.simplex import Simplex
 from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.schema.options import Natural, Positive, Seed
 
 
 class ETF(nn.Module):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.options import Seed
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses.norms import inverse_root
+from fedjax_collapse.schema.options import Seed
 
 
 class Simplex(nn.Module):

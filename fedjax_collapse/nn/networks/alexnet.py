@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import Count, Natural, Positive
 from fedjax_collapse.nn.layers import Dense, max_pool
 from fedjax_collapse.nn.network import ConvNetwork, as_level, scale
+from fedjax_collapse.schema.options import Count, Natural, Positive
 
 CONVOLUTIONS = (  # channels, size, stride, padding, whether a 3x3 max-pool of stride 2 follows
     (64, 11, 4, 2, True),

@@ -5,9 +5,9 @@ import functools
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.core.options import Count, Fraction, Positive
 from fedjax_collapse.nn.layers import Dense, kaiming_normal
 from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, dropout, global_mean, rematerialized, scale
+from fedjax_collapse.schema.options import Count, Fraction, Positive
 
 STAGES = (  # expansion, size, stride of the first block, channels, blocks
     (1, 3, 1, 16, 1),

@@ -4,8 +4,8 @@ import functools
 
 import jax
 
-from fedjax_collapse.core.options import Count, Positive
 from fedjax_collapse.nn.network import ConvNetwork, as_level, global_mean, scale
+from fedjax_collapse.schema.options import Count, Positive
 
 CONVOLUTIONS = (  # channels, size, stride
     (16, 3, 1),

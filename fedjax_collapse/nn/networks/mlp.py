@@ -2,9 +2,9 @@
 
 import jax
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.layers import Dense, normalize
 from fedjax_collapse.nn.network import Network, as_level
+from fedjax_collapse.schema.options import Count
 
 
 class MLP(Network):

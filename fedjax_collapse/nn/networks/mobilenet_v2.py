@@ -5,8 +5,8 @@ import functools
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.core.options import Count, Positive
 from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
+from fedjax_collapse.schema.options import Count, Positive
 
 STAGES = (  # expansion, channels, blocks, stride of the first block
     (1, 16, 1, 1),

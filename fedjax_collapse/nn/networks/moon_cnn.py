@@ -2,11 +2,11 @@
 
 import jax
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings
 from fedjax_collapse.nn.network import Network, as_level
+from fedjax_collapse.schema.options import Count
 
 
 class MOONCNN(Network):

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.options import Count, Fraction
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
@@ -16,6 +15,7 @@ from fedjax_collapse.nn.layers import Dense, LayerNorm
 from fedjax_collapse.nn.network import as_level, dropout
 from fedjax_collapse.nn.places import rows_at, spread
 from fedjax_collapse.nn.sequences import TokenNetwork, glorot_uniform, no_bias
+from fedjax_collapse.schema.options import Count, Fraction
 
 
 class PflTransformer(TokenNetwork):

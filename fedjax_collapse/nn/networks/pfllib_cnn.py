@@ -1,7 +1,7 @@
 """PFLlib's convolutional network, its ``-m CNN``."""
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.networks.moon_cnn import MOONCNN
+from fedjax_collapse.schema.options import Count
 
 
 class PFLlibCNN(MOONCNN):

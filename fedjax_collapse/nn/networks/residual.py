@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import Count, Positive
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
 from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
+from fedjax_collapse.schema.options import Count, Positive
 
 INITS = {
     "uniform": torch_uniform,

@@ -1,7 +1,7 @@
 """ResNet-20 for CIFAR."""
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.networks.residual import ResidualNetwork
+from fedjax_collapse.schema.options import Count
 
 
 class ResNet20(ResidualNetwork):

@@ -1,7 +1,7 @@
 """ResNet-32 for CIFAR."""
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.networks.resnet20 import ResNet20
+from fedjax_collapse.schema.options import Count
 
 
 class ResNet32(ResNet20):

@@ -1,7 +1,7 @@
 """ResNet-50 for small images."""
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.networks.residual import Bottleneck, ResidualNetwork
+from fedjax_collapse.schema.options import Count
 
 
 class ResNet50(ResidualNetwork):

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import jax
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.network import as_level
 from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, he_normal
+from fedjax_collapse.schema.options import Count
 
 
 class ShakespeareLSTM(TokenNetwork):

@@ -4,9 +4,9 @@ import functools
 
 import jax
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.layers import max_pool
 from fedjax_collapse.nn.network import ConvNetwork, as_level, global_mean
+from fedjax_collapse.schema.options import Count
 
 
 class SmallCNN(ConvNetwork):

@@ -2,11 +2,11 @@
 
 import jax
 
-from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.layers import Dense
 from fedjax_collapse.nn.network import as_level
 from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, glorot_uniform, no_bias
+from fedjax_collapse.schema.options import Count
 
 
 class StackOverflowLSTM(TokenNetwork):

@@ -6,12 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.options import Count, Positive
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm, PatchEmbedding
 from fedjax_collapse.nn.network import Network, as_level, rematerialized
+from fedjax_collapse.schema.options import Count, Positive
 
 SIZES = {  # width, blocks, heads; MLPs are four times as wide
     "micro": (64, 4, 4),

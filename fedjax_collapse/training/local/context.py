@@ -11,8 +11,8 @@ from fedjax_collapse.core.records import Batch, Client, Examples, PyTree, Server
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.methods.base import RoundView, check_returned
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.local_training import LocalTraining
 
 
 class LocalContext(NamedTuple):

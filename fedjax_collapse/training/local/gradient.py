@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core import masks, user_code
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import TASK, method_key
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, Variables
 from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, check_returned
+from fedjax_collapse.schema import user_code
 from fedjax_collapse.training.local.context import LocalContext
 
 FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, then by the method's name for the model

@@ -24,9 +24,9 @@ from fedjax_collapse.data.batches import (
 )
 from fedjax_collapse.methods.base import RoundView
 from fedjax_collapse.nn.places import rows_at
+from fedjax_collapse.optim.local_training import divide
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
-from fedjax_collapse.training.local_training import divide
 
 Trainee = tuple[Variables, dict[str, PyTree]]  # what changes in a step: the model, and what methods carry
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import OPTIMIZER, TRAINED, Batch, ClientState, Outputs, PyTree, Trained, Variables
 from fedjax_collapse.methods.base import check_returned
+from fedjax_collapse.optim.aggregation import Upload
 from fedjax_collapse.training import client_memory
-from fedjax_collapse.training.aggregation import Upload
 from fedjax_collapse.training.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.training.local.loop import train
 from fedjax_collapse.training.local.views import client_view, finish_view, predict_view

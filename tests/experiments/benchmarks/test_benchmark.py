@@ -30,16 +30,16 @@ from experiments.benchmarks import (  # noqa: E402
     networks,
     overheads,
     runner,
-    storage_rounds,
     suites,
     tables,
     timing,
     workloads,
 )
 from experiments.benchmarks.runner import Measurement  # noqa: E402
+from experiments.benchmarks.systems import storage_rounds  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from experiments.commands import benchmark  # noqa: E402
-from experiments.study import machine  # noqa: E402
+from experiments.study.processes import machine  # noqa: E402
 from fedjax_collapse import LocalTraining  # noqa: E402
 from fedjax_collapse.core.records import UserError  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402
@@ -519,7 +519,7 @@ def test_row_counts_true_samples_in_the_median_round():
 
 
 def test_processed_samples_include_padding():
-    from experiments.benchmarks.engine_rounds import processed_samples
+    from experiments.benchmarks.systems.engine_rounds import processed_samples
 
     sizes, once = np.array([1, 32, 33, 96]), Training(1, 32, 0.01, 0.9)  # 1, 1, 2 and 3 steps
     assert processed_samples(sizes, once, devices=1, clients_at_once=1, batch_parts=2) == (0.5 + 1 + 1.5 + 3) * 32
@@ -593,7 +593,7 @@ def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
 
 
 def test_a_gpu_has_one_device_and_the_librarys_clients_at_once(monkeypatch, capsys):
-    from experiments.benchmarks import engine_rounds
+    from experiments.benchmarks.systems import engine_rounds
 
     monkeypatch.setattr(arguments, "gpus", lambda: ["a GPU"])
     systems = arguments.parse(["--suite=networks", "--device=gpu"], "").systems

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from experiments.benchmarks import SYSTEMS, Round, Setting, networks, weights  # noqa: E402
-from experiments.benchmarks.callbacks import rounds_of  # noqa: E402
+from experiments.benchmarks import SYSTEMS, Round, Setting, networks  # noqa: E402
+from experiments.benchmarks.systems import weights  # noqa: E402
+from experiments.benchmarks.systems.callbacks import rounds_of  # noqa: E402
 from experiments.benchmarks.tasks import Data, Task  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
 from fedjax_collapse import Batch, Model  # noqa: E402
@@ -100,7 +101,7 @@ def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
 
 @needs_torch
 def test_pytorch_loop_equals_the_engine_with_batch_norm(monkeypatch):
-    from experiments.benchmarks import pytorch_networks
+    from experiments.benchmarks.systems import pytorch_networks
     from fedjax_collapse import nn
 
     build = pytorch_networks.build
@@ -135,7 +136,7 @@ def test_pytorch_loops_equal_steps_of_gradient_descent(name):
 def test_own_descent_equals_torch_sgd():
     import torch
 
-    from experiments.benchmarks.pytorch_loops import descend
+    from experiments.benchmarks.systems.pytorch_loops import descend
 
     rng, training = np.random.default_rng(0), Training(1, 32, 0.01, 0.9)
     weight, mine, momenta = torch.ones(4, requires_grad=True), torch.ones(4), None
@@ -189,7 +190,7 @@ class FakeCuda:
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
 def test_graph_loops_equal_the_plain_loop(method, monkeypatch):
     """Whole batches are replayed, the last partial one is not; what warms up and captures leaves no trace."""
-    from experiments.benchmarks import pytorch_graph
+    from experiments.benchmarks.systems import pytorch_graph
 
     fake = FakeCuda(pytorch_graph)
     fake.patch(monkeypatch)
@@ -221,7 +222,7 @@ def _several_labels(count):
 @pytest.mark.parametrize("task", ["next_word", "multi_label"])
 @pytest.mark.parametrize("name", ["pytorch", "pytorch-dataloader"])
 def test_pytorch_loops_of_other_tasks_equal_the_engine(name, task, monkeypatch):
-    from experiments.benchmarks import pytorch_networks
+    from experiments.benchmarks.systems import pytorch_networks
     from fedjax_collapse import nn
 
     if task == "next_word":
@@ -245,7 +246,7 @@ def test_pytorch_loops_of_other_tasks_equal_the_engine(name, task, monkeypatch):
 def test_running_statistics_are_averaged():
     import torch
 
-    from experiments.benchmarks import pytorch_loops, pytorch_networks
+    from experiments.benchmarks.systems import pytorch_loops, pytorch_networks
 
     network = pytorch_networks.build("small_cnn", 10, (8, 8, 1), channels=(3,))
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(network)]
@@ -269,7 +270,7 @@ def test_running_statistics_are_averaged():
 def test_networks_are_equal_on_both_sides(name):
     import torch
 
-    from experiments.benchmarks import pytorch_networks
+    from experiments.benchmarks.systems import pytorch_networks
 
     shape = (12, 10, 3)
     model = Model(networks.linen(name), shape)

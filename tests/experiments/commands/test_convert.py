@@ -11,7 +11,7 @@ from experiments.commands import convert as command
 from experiments.commands.show_partition import describe
 from fedjax_collapse import Federation, partition, sources
 from fedjax_collapse.data import store as stores
-from fedjax_collapse.data.reading import parquet_clients
+from fedjax_collapse.data.reading.clients import parquet_clients
 from fedjax_collapse.data.store import open_store
 
 

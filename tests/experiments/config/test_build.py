@@ -20,7 +20,9 @@ from experiments.configs import pfllib as pfllib_config
 from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, multi_label, next_word, nn, save_weights
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.data import augment, glyphs, normalisations, partition, sources
+from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.data.sources import glyph_images as glyphs
+from fedjax_collapse.data.sources import normalisations
 
 
 def test_a_partition_per_seed_or_one_for_all():

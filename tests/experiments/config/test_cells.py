@@ -14,9 +14,10 @@ from experiments.config.plain_values import plain
 from experiments.config.resolving import Cell, RunSpec, resolve, resolve_arm
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
-from experiments.study import preparing, slurm, study, summaries
-from experiments.study.claim import claimed
+from experiments.study import preparing, study, summaries
 from experiments.study.failures import RunsFailed
+from experiments.study.processes import slurm
+from experiments.study.processes.claim import claimed
 from fedjax_collapse import UserError, load_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]

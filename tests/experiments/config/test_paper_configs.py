@@ -25,7 +25,7 @@ from experiments.results.tables.pivots import pivot
 from experiments.study import study
 from experiments.study.preparing import Examples, plan_of
 from fedjax_collapse.data import augment, partition
-from fedjax_collapse.storage.fingerprint import flatten
+from fedjax_collapse.run.fingerprint import flatten
 
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,7 @@ from experiments.results.tables.pivots import paper_note, pivot, pivots, summary
 from experiments.results.tables.seconds import seconds_per_round
 from experiments.results.tables.targets import rounds_to_target, target_note, target_table
 from fedjax_collapse import UserError
-from fedjax_collapse.simulation.measurement import HEADLINES
+from fedjax_collapse.run.measurement import HEADLINES
 
 DIFFERENCE = "Accuracy (%) difference: "  # columns of results.csv
 ARMS = ("base", "decorr strength=0.1", "decorr strength=1")

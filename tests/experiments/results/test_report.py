@@ -26,8 +26,8 @@ from experiments.results.reading import read_study
 from experiments.results.tables.seconds import timing_table
 from experiments.results.tables.table import accuracy_note, final_table, local_note
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.simulation.measurement import HEADLINES
-from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
+from fedjax_collapse.core.round_arrays import merge_segments, write_segment
+from fedjax_collapse.run.measurement import HEADLINES
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification

@@ -28,9 +28,9 @@ from experiments.results.tables.differences import compared_metrics, difference_
 from experiments.results.tables.significance import compare, smallest_p
 from experiments.results.tables.table import accuracy_note, final_table
 from experiments.results.tables.view import EVERYTHING, View, view_of
-from experiments.study.console import Console
+from experiments.study.progress.console import Console
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.simulation.measurement import HEADLINES
+from fedjax_collapse.run.measurement import HEADLINES
 
 SWEEP = {"methods.decorr.strength": [1.0, 0.1, 10.0]}  # not in their order
 

@@ -12,7 +12,7 @@ from experiments.config.cells import RunName
 from experiments.results import page, up_to_date
 from experiments.results.reading import read_config
 from experiments.results.tables.best import best_in
-from experiments.study.console import Console
+from experiments.study.progress.console import Console
 from experiments.study.resuming import done_runs
 from experiments.study.summaries import finish
 

@@ -15,7 +15,7 @@ import pytest
 from small_studies import write_config
 
 from experiments import launch
-from experiments.study.console import Console
+from experiments.study.progress.console import Console
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from experiments.config import build
 from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.startup import STOPPING
-from experiments.study import hosts
+from experiments.study.processes import hosts
 from fedjax_collapse import Model, UserError, engine, nn, partition, sources
 from fedjax_collapse.data.store import StoreWriter
 

@@ -11,7 +11,7 @@ import pytest
 import small_studies
 from small_studies import write_config
 
-from experiments.study import sinks
+from experiments.study.progress import sinks
 
 CHANGES = (
     "config.engine.runs, config.rounds, config.checkpoint_every, config.seeds = 'together', 4, 2, (0, 1)",

@@ -12,8 +12,8 @@ from small_studies import write_config
 
 from experiments import launch, startup
 from experiments.config.resolving import StudySpec
-from experiments.study import slurm
-from experiments.study.workers import Work
+from experiments.study.processes import slurm
+from experiments.study.processes.workers import Work
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

@@ -17,11 +17,11 @@ from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve
 from experiments.configs import quickstart
 from experiments.study import groups, preparing, provenance, study, summaries
-from experiments.study.claim import claimed
 from experiments.study.failures import RunsFailed
+from experiments.study.processes.claim import claimed
 from fedjax_collapse import UserError
 from fedjax_collapse.engine import rounds
-from fedjax_collapse.simulation.simulation import Hardware, simulate_runs
+from fedjax_collapse.run.simulation import Hardware, simulate_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 
@@ -68,7 +68,7 @@ def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
     with claimed(folder, plain(config)):
-        child = "import sys, pathlib; from experiments.study.lock import only_process_in as only\n"
+        child = "import sys, pathlib; from experiments.study.processes.lock import only_process_in as only\n"
         child += "with only(pathlib.Path(sys.argv[1])): pass"
         second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
         assert "another process runs this study" in second.stderr

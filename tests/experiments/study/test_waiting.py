@@ -3,8 +3,8 @@
 import pytest
 from test_console import Stream
 
-from experiments.study import waiting
-from experiments.study.console import Console
+from experiments.study.progress import waiting
+from experiments.study.progress.console import Console
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from unrendered import LAUNCHER
 from experiments import launch
 from experiments.config.resolving import Cell, RunSpec, StudySpec
 from experiments.startup import STOPPED_EARLY, STOPPING
-from experiments.study import workers
-from experiments.study.console import Console
-from experiments.study.lock import holder, only_process_in, taken
+from experiments.study.processes import workers
+from experiments.study.processes.lock import holder, only_process_in, taken
+from experiments.study.progress.console import Console
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,291 @@
+"""The networks of ``fedjax_collapse.nn`` in ``torch.nn`` layers, for the benchmark and as references of the tests.
+
+They take the same options, and hold their layers in the same order, so that weights are copied by position.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments.benchmarks.systems import pytorch_layers as layers
+from experiments.benchmarks.systems.pytorch_layers import Residual, conv, conv_norm, conv_relu, global_mean, scale
+from experiments.benchmarks.systems.weights import arrays_in_order as arrays_in_order
+
+IMAGE_SHAPE = (32, 32, 3)
+
+
+def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
+    """The network of the module ``fedjax_collapse/nn/<name>.py`` with its options."""
+    projector = {
+        key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options
+    }
+    backbone, width = BACKBONES[name](image_shape, **options)
+    return Network(backbone, width, num_classes, **projector)
+
+
+def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
+    """Copies the arrays of ``arrays_in_order`` into the network and returns it."""
+    with torch.no_grad():
+        for tensor, array in zip(_as_arrays(network), arrays, strict=True):
+            if tensor.shape != array.shape:
+                raise ValueError(f"a layer of shape {tuple(tensor.shape)} met weights of shape {array.shape}")
+            tensor.copy_(torch.from_numpy(np.array(array)))
+    return network
+
+
+def _as_arrays(network):
+    """Views of the tensors that are averaged, in the order of the arrays, kernels as [..., in, out]."""
+    if isinstance(network, Transformer):
+        return network.leaves().values()
+    return [tensor.movedim((0, 1), (-1, -2)) if tensor.ndim > 1 else tensor for tensor in tensors(network)]
+
+
+def tensors(network: nn.Module) -> list[torch.Tensor]:
+    """Returns what federated averaging averages: the parameters, then the running statistics of BatchNorm."""
+    return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
+
+
+class Network(nn.Module):
+    """Images [batch, channels, height, width] to logits; ``represent`` gives the features before the classifier."""
+
+    def __init__(self, backbone, width, num_classes, projector="none", projector_dim=256, normalize_features=False):
+        super().__init__()
+        hidden = {"none": 0, "moon": width, "feddecorr": width // 2, "feduv": projector_dim}[projector]
+        made = []
+        if projector == "feduv":
+            for inputs in (width, projector_dim):
+                made += [nn.Linear(inputs, projector_dim), nn.BatchNorm1d(projector_dim), nn.ReLU()]
+        elif projector != "none":
+            made = [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, projector_dim)]
+        self.backbone, self.projector = backbone, nn.Sequential(*made)
+        self.normalize_features = normalize_features
+        self.head = nn.Linear(projector_dim if made else width, num_classes)
+
+    def represent(self, images):
+        features = self.projector(self.backbone(images))
+        return nn.functional.normalize(features) if self.normalize_features else features
+
+    def forward(self, images):
+        return self.head(self.represent(images))
+
+
+class Transformer(nn.Module):
+    """Ids of tokens [batch, length] to logits [batch, length, vocabulary]; PyTorch's own encoder layers, no dropout."""
+
+    def __init__(self, vocabulary: int, width: int = 96, depth: int = 3, heads: int = 8, mlp_width: int = 1536) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(vocabulary, width))
+        options = dict(dropout=0.0, batch_first=True)
+        self.blocks = nn.ModuleList(
+            [nn.TransformerEncoderLayer(width, heads, mlp_width, **options) for _ in range(depth)]
+        )
+
+    def represent(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns the features [batch, length, width]."""
+        width, length = self.table.shape[1], tokens.shape[1]
+        numbers = torch.arange(max(width, length), device=tokens.device)
+        exponents = (numbers[:width] // 2 * 2).to(self.table.dtype) / width
+        angles, even = numbers[:length, None] / 10_000**exponents, numbers[:width] % 2 == 0
+        vectors = nn.functional.embedding(tokens, self.table) * width**0.5
+        vectors = vectors + torch.where(even, angles.sin(), angles.cos())
+        is_later = torch.ones(length, length, device=tokens.device).triu(1).bool()
+        for block in self.blocks:
+            vectors = block(vectors, is_later)
+        return vectors
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.represent(tokens) @ self.table.T
+
+    def leaves(self, of: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> dict[str, torch.Tensor]:
+        """Returns what ``of`` makes of the params, by path and in the order and orientation of our engine's."""
+        found = {"Embedding_0/table": of(self.table)}
+        for i, block in enumerate(self.blocks):
+            attention, found_in = block.self_attn, {}
+            projections = zip(of(attention.in_proj_weight).chunk(3), of(attention.in_proj_bias).chunk(3), strict=True)
+            for name, (kernel, bias) in zip(("query", "key", "value"), projections, strict=True):
+                found_in |= {f"{name}/kernel": kernel.T, f"{name}/bias": bias}
+            layers = dict(out=attention.out_proj, norm_1=block.norm1, mlp_1=block.linear1, mlp_2=block.linear2)
+            for name, layer in (layers | dict(norm_2=block.norm2)).items():
+                weight = of(layer.weight)
+                is_norm = weight.ndim == 1
+                found_in[f"{name}/scale" if is_norm else f"{name}/kernel"] = weight if is_norm else weight.T
+                found_in[f"{name}/bias"] = of(layer.bias)
+            found |= {f"block_{i}/{name}": leaf for name, leaf in found_in.items()}
+        return found
+
+
+def _mlp(image_shape, hidden=(128, 128)):
+    widths = [int(np.prod(image_shape)), *hidden]
+    made = [layer for a, b in zip(widths, hidden, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(layers.flatten(), *made), widths[-1]
+
+
+def _small_cnn(image_shape, channels=(32, 64, 128), norm="batch"):
+    shapes = [(outputs, 3) for outputs in channels]
+    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(2), range(len(channels) - 1), norm=norm)
+    return nn.Sequential(*made, *global_mean()), channels[-1]
+
+
+def _feduv_cnn(image_shape, width_multiplier=1.0):
+    shapes = ((16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1), (64, 1, 1))
+    shapes = [(scale(channels, width_multiplier), size, stride, 0) for channels, size, stride in shapes]
+    return nn.Sequential(*conv_relu(image_shape[2], shapes), *global_mean()), shapes[-1][0]
+
+
+def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
+    height, width, inputs = image_shape
+    shapes = [(outputs, 5, 1, 0) for outputs in channels]
+    made = conv_relu(inputs, shapes, nn.MaxPool2d(2), range(len(channels)), norm="none")
+    for _ in channels:
+        height, width = (height - 4) // 2, (width - 4) // 2
+    dense, features = _mlp((height, width, channels[-1]), hidden)
+    return nn.Sequential(*made, dense), features
+
+
+def _alexnet(image_shape, width_multiplier=1.0):
+    shapes = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape in shapes]
+    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(3, 2), (0, 1, 4), bias=True)
+    flat, hidden = 36 * shapes[-1][0], scale(4096, width_multiplier)
+    dense = [
+        layer for inputs in (flat, hidden) for layer in (nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+    ]
+    return nn.Sequential(*made, nn.AdaptiveAvgPool2d(6), layers.flatten(), *dense), hidden
+
+
+def _in_stages(block, inputs, stages):
+    """Blocks and their last number of channels; a stage is (channels, stride of the first block, blocks, ...)."""
+    made = []
+    for outputs, stride, count, *options in stages:
+        for index in range(count):
+            made += block(inputs, outputs, 1 if index else stride, *options)
+            inputs = outputs
+    return made, inputs
+
+
+def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=None):
+    stages = stages or (
+        (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    )  # fmt: skip
+    first, last = (scale(channels, width_multiplier) for channels in (32, 1280))
+    stages = [(scale(channels, width_multiplier), stride, blocks, by) for by, channels, blocks, stride in stages]
+    blocks, inputs = _in_stages(_inverted_residual, first, stages)
+    ends = conv_relu(image_shape[2], [(first,)]), conv_relu(inputs, [(last, 1)])
+    return nn.Sequential(*ends[0], *blocks, *ends[1], *global_mean()), last
+
+
+def _inverted_residual(inputs, outputs, stride, expansion):
+    hidden = expansion * inputs
+    depthwise = conv_relu(hidden, [(hidden, 3, stride)], groups=hidden)
+    branch = nn.Sequential(*conv_relu(inputs, [(hidden, 1)]), *depthwise, *conv_norm(hidden, outputs, 1))
+    if stride != 1:
+        return [branch]
+    return [Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1)) if inputs != outputs else None)]
+
+
+def _residual_network(
+    image_shape, blocks, strides=(1, 2, 2, 2), stem_size=3, stem_stride=1, width_multiplier=1.0,
+    width=64, bottleneck=False, padded_shortcut=False, norm="batch",
+):  # fmt: skip
+    width, factor = scale(width, width_multiplier), 4 if bottleneck else 1
+    stages = [(width * 2**i * factor, *stage) for i, stage in enumerate(zip(strides, blocks, strict=True))]
+    block = functools.partial(_residual_block, bottleneck=bottleneck, padded_shortcut=padded_shortcut, norm=norm)
+    made, features = _in_stages(block, width, stages)
+    stem = conv_relu(image_shape[2], [(width, stem_size, stem_stride)], norm=norm)
+    return nn.Sequential(*stem, *made, *global_mean()), features
+
+
+def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, norm):
+    middle = outputs // 4 if bottleneck else outputs
+    shapes = [(middle, 1), (middle, 3, stride)] if bottleneck else [(middle, 3, stride)]
+    last = conv_norm(middle, outputs, 1 if bottleneck else 3, norm=norm)
+    branch, shortcut = nn.Sequential(*conv_relu(inputs, shapes, norm=norm), *last), None
+    if padded_shortcut and (stride, inputs) != (1, outputs):
+        shortcut = layers.padded_shortcut(outputs - inputs, stride)
+    elif (stride, inputs) != (1, outputs):
+        shortcut = nn.Sequential(*conv_norm(inputs, outputs, 1, stride, norm=norm))
+    return [Residual(branch, shortcut), nn.ReLU()]
+
+
+def _wide_resnet(image_shape, depth=28, width_multiplier=10.0, dropout=0.3):
+    stages = [(scale(16 * 2**i, width_multiplier), 2 if i else 1, depth // 6, dropout) for i in range(3)]
+    made, features = _in_stages(_pre_activation, 16, stages)
+    last = nn.BatchNorm2d(features, momentum=0.9), nn.ReLU()
+    return nn.Sequential(conv(image_shape[2], 16, bias=True), *made, *last, *global_mean()), features
+
+
+def _pre_activation(inputs, outputs, stride, dropout):
+    first = nn.BatchNorm2d(inputs), nn.ReLU(), conv(inputs, outputs, bias=True), nn.Dropout(dropout)
+    second = nn.BatchNorm2d(outputs), nn.ReLU(), conv(outputs, outputs, stride=stride, bias=True)
+    is_same = stride == 1 and inputs == outputs
+    shortcut = None if is_same else conv(inputs, outputs, 1, stride, bias=True)
+    return [Residual(nn.Sequential(*first, *second), shortcut)]
+
+
+def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=None, dropout=0.2, drop_path=0.2):
+    stages = stages or (
+        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+        (6, 3, 1, 320, 1),
+    )  # fmt: skip
+    first, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
+    rates = iter(np.linspace(0, drop_path, sum(stage[-1] for stage in stages), endpoint=False))
+    stages = [
+        (scale(channels, width_multiplier), stride, blocks, expansion, size, rates)
+        for expansion, size, stride, channels, blocks in stages
+    ]
+    blocks, inputs = _in_stages(_mb_conv, first, stages)
+    stem = *conv_norm(image_shape[2], first, stride=2), nn.SiLU()
+    top = *conv_norm(inputs, last, 1), nn.SiLU(), *global_mean(), nn.Dropout(dropout)
+    return nn.Sequential(*stem, *blocks, *top, nn.Linear(last, features), nn.ReLU()), features
+
+
+def _mb_conv(inputs, outputs, stride, expansion, size, rates):
+    hidden, rate = expansion * inputs, next(rates)
+    expand = [*conv_norm(inputs, hidden, 1), nn.SiLU()] if expansion != 1 else []
+    depthwise = *conv_norm(hidden, hidden, size, stride, groups=hidden), nn.SiLU()
+    squeeze = layers.Excitation(hidden, max(1, inputs // 4)), *conv_norm(hidden, outputs, 1)
+    branch = nn.Sequential(*expand, *depthwise, *squeeze)
+    return [Residual(branch.append(layers.DropPath(rate))) if stride == 1 and inputs == outputs else branch]
+
+
+def _vit(
+    image_shape, size="mini", patch=4, width=None, depth=None, heads=None, mlp_width=None, pool="token",
+    epsilon=1e-6, gelu="erf",
+):  # fmt: skip
+    sizes = {"micro": (64, 4, 4), "mini": (128, 6, 4), "Ti": (192, 12, 3), "S": (384, 12, 6), "B": (768, 12, 12)}[size]
+    width, depth, heads = (own or of_size for own, of_size in zip((width, depth, heads), sizes, strict=True))
+    hidden, has_token = mlp_width or 4 * width, pool == "token"
+    tokens = (image_shape[0] // patch) * (image_shape[1] // patch) + has_token
+    made = [conv(image_shape[2], width, patch, patch, padding=0, bias=True), nn.Flatten(2)]
+    made += [layers.Apply(lambda patches: patches.transpose(1, 2)), *[layers.class_token(width)] * has_token]
+    made.append(layers.positions(tokens, width))
+    for _ in range(depth):
+        mlp = nn.Linear(width, hidden), nn.GELU("tanh" if gelu == "tanh" else "none"), nn.Linear(hidden, width)
+        for branch in ([layers.Attention(width, heads)], mlp):
+            made.append(Residual(nn.Sequential(nn.LayerNorm(width, epsilon), *branch)))
+    pooled = layers.Apply(lambda tokens: tokens[:, 0] if has_token else tokens.mean(1))
+    return nn.Sequential(*made, nn.LayerNorm(width, epsilon), pooled), width
+
+
+_cifar_resnet = functools.partial(_residual_network, strides=(1, 2, 2), width=16, padded_shortcut=True)
+
+BACKBONES = {
+    "alexnet": _alexnet,
+    "efficientnet_b0": _efficientnet_b0,
+    "feduv_cnn": _feduv_cnn,
+    "mlp": _mlp,
+    "mobilenet_v2": _mobilenet_v2,
+    "moon_cnn": _moon_cnn,
+    "pfllib_cnn": functools.partial(_moon_cnn, channels=(32, 64), hidden=(512,)),
+    "resnet18": functools.partial(_residual_network, blocks=(2, 2, 2, 2)),
+    "resnet20": functools.partial(_cifar_resnet, blocks=(3, 3, 3)),
+    "resnet32": functools.partial(_cifar_resnet, blocks=(5, 5, 5)),
+    "resnet50": functools.partial(_residual_network, blocks=(3, 4, 6, 3), bottleneck=True),
+    "small_cnn": _small_cnn,
+    "vit": _vit,
+    "wide_resnet": _wide_resnet,
+}

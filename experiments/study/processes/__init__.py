@@ -1,0 +1,1 @@
+"""The processes of a study: workers on one machine, Slurm jobs, hosts, and the locks between them."""

@@ -1,0 +1,93 @@
+"""Claims the folder of a study for one config, which may be extended later, and for the processes of one start."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from experiments.folder import CONFIG, LOCK
+from experiments.results.reading import read_config
+from experiments.study.processes.lock import one_at_a_time, only_process_in
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.rows import write_json
+from fedjax_collapse.run.fingerprint import flatten
+
+_OF_A_START = (LOCK, CONFIG)  # prefixes of files that a start may leave if it is killed at once
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -> Iterator[Callable[[], bool]]:
+    """Claims the folder for this config and this process, or several that share it; otherwise leaves it unchanged.
+
+    The config may have arms, settings, seeds and values of a sweep that the folder's config lacks: these have runs of
+    their own. It may have more rounds, which ``more_rounds.py`` checks. Yields a function that returns whether no other
+    process is left in the folder.
+    """
+    content = json.loads(json.dumps(config))
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            _check_free(workdir, content)
+            is_last = stack.enter_context(only_process_in(workdir, is_shared))
+            with one_at_a_time(workdir):
+                write_json(workdir / CONFIG, content)
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+        yield is_last
+
+
+def config_in(workdir: Path) -> dict[str, Any]:
+    """Returns the config of the study in a folder; empty if it holds none.
+
+    Raises:
+        UserError: the config cannot be read, or is invalid.
+    """
+    if not (workdir / CONFIG).exists():
+        return {}
+    try:
+        return read_config(workdir)
+    except UserError as error:
+        raise UserError(f"{error}; choose another --workdir") from error
+
+
+def _check_free(workdir, content):
+    """Raises UserError if the folder contains the study of another config, or something else."""
+    if known := config_in(workdir):
+        defaults = json.loads(json.dumps(plain(base.get_config())))  # for keys that the folder's version did not have
+        there, here = defaults | known, defaults | content
+        usual = flatten(defaults)
+        there, here = (usual | flatten(of) for of in (there, _without_additions(here, there)))
+        keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+        if keys:
+            changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+            raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+    elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
+        raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+
+
+def _without_additions(here, there):
+    """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, rounds, and what tables show."""
+    common = here | {name: there[name] for name in ("means", "paper")}
+    for name in ("arms", "settings"):
+        if there[name]:  # otherwise the folders of its runs would change
+            common[name] = {key: value for key, value in here[name].items() if key in there[name]}
+    of_sweep = flatten(there["sweep"])
+    common["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
+    common["settings"] = {
+        name: _rounds_of(there["settings"].get(name), own) for name, own in common["settings"].items()
+    }
+    return _rounds_of(there, common) | {"seeds": _within(here["seeds"], there["seeds"])}
+
+
+def _rounds_of(there, here):
+    """Returns ``here`` with the rounds of ``there`` if these are fewer."""
+    rounds = (there or {}).get("rounds"), here.get("rounds")
+    return here if None in rounds else here | {"rounds": min(rounds)}
+
+
+def _within(values, known):
+    """Returns the known values if all of them are among the values, otherwise the values."""
+    return known if known and all(value in values for value in known) else values

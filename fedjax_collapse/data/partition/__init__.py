@@ -1,0 +1,268 @@
+"""Partitions: which client owns which example, as pure functions of labels and a seed.
+
+Each partition returns one int array of example indices per client, in random order; together they contain every example
+exactly once. Exceptions are documented: ``domain`` with truncation, ``given``, ``pachinko`` and ``from_file`` may omit
+examples, and ``partially_disjoint`` with ``double_pass`` assigns them twice. These arguments mean the same in all.
+
+Args:
+    labels: the class of each example.
+    num_clients: the number of clients.
+    alpha: concentration of the Dirichlet distribution; small is heterogeneous.
+    seed: seed of the draw.
+    min_size: fewest examples of a client; the draw is repeated until each has them.
+    max_tries: the most draws before it is an error.
+    classes_per_client: number of classes that each client holds.
+    path: FLamby's file ``train_test_split``, or the JSON file of indices.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import class_holders
+from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class, too_many_tries
+from fedjax_collapse.data.class_holders import Partition as Partition
+from fedjax_collapse.data.partition.natural import dirichlet_of_owners as dirichlet_of_owners
+from fedjax_collapse.data.partition.natural import given as given
+from fedjax_collapse.data.partition.natural import pachinko as pachinko
+from fedjax_collapse.data.partition.pfllib import pfllib_dir as pfllib_dir
+from fedjax_collapse.data.partition.pfllib import pfllib_exdir as pfllib_exdir
+from fedjax_collapse.data.partition.pfllib import pfllib_pat as pfllib_pat
+from fedjax_collapse.data.reading import index_file
+from fedjax_collapse.schema.options import Count, Fraction, Natural, Seed, checked
+
+PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
+WITHOUT_CLASSES = (
+    "iid",
+    "quantity",
+    "domain",
+    "given",
+    "dirichlet_of_owners",
+    "from_file",
+)  # read only how many labels
+
+
+@checked
+def iid(labels: Labels, num_clients: int, seed: Seed = 0) -> Partition:
+    """A random permutation divided into ``num_clients`` parts whose sizes differ by at most one.
+
+    Raises:
+        UserError: if there are fewer examples than clients, or no clients.
+    """
+    check_num_clients(labels, num_clients, min_size=1)
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
+
+
+@checked
+def dirichlet(
+    labels: Labels,
+    num_clients: int,
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural = 10,
+    balance: bool = True,
+    max_tries: Count = 1000,
+) -> Partition:
+    """Label skew: each class is divided among the clients by a draw from Dir(alpha, ..., alpha).
+
+    The routine of NIID-Bench that MOON, FedDecorr, FedMR and FedUV use. Unlike the released routine, the remainder of a
+    class due to rounding goes to a client with a part of that class, not always to the last client.
+
+    Args:
+        balance: whether a client that already holds an equal share of all examples gets no part of the next class (not
+            in the papers' text, but essential at small alpha).
+
+    Raises:
+        UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
+            were not enough.
+
+    Examples:
+        >>> parts = partition.dirichlet(np.arange(1000) % 10, num_clients=5, alpha=0.5)
+        >>> len(parts), sum(map(len, parts))  # the rows of each client
+        (5, 1000)
+    """
+    return class_holders.draw_until(labels, num_clients, alpha, seed, min_size, balance, max_tries)
+
+
+@checked
+def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration, seed: Seed = 0) -> Partition:
+    """Label skew at equal sizes: each client draws a class prior from Dir(alpha, ..., alpha) over the classes.
+
+    The routine of FedDyn and FedDC. In random order, clients draw a class from their prior, restricted to the classes
+    with examples left, and take one of its examples; sizes differ by at most one. If a client's prior has no weight on
+    any class with examples left, the client draws from the remaining examples. The released routine redraws instead,
+    which may never terminate.
+
+    Raises:
+        UserError: if alpha is not positive, or if there are more clients than examples.
+    """
+    check_num_clients(labels, num_clients, min_size=1)
+    rng = np.random.default_rng(seed)
+    return class_holders.take_by_priors(rows_by_class(labels), num_clients, alpha, rng)
+
+
+@checked
+def pathological(
+    labels: Labels,
+    num_clients: int,
+    classes_per_client: int,
+    seed: Seed = 0,
+    method: str = "balanced",
+    max_tries: Count = 1000,
+) -> Partition:
+    """Label skew: each client holds a few classes; each class is divided evenly among its holders.
+
+    FedDecorr's second table uses this setting, but neither its text nor its code specify how classes are assigned.
+
+    Args:
+        method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i for
+            client i and random others, redrawn until all classes have a holder), ``sequential`` (FedMR, see
+            ``partially_disjoint``), or ``shards`` (McMahan et al.: examples sorted by class and divided evenly,
+            ``classes_per_client`` random shards per client, so the number of classes is only approximate).
+
+    Raises:
+        UserError: if the clients have too few slots for all classes, if a class has fewer examples than holders, or if
+            ``max_tries`` draws left a class without a holder.
+    """
+    if method not in PATHOLOGICAL:
+        raise UserError(f"partition: unknown method {method!r}, expected one of {', '.join(PATHOLOGICAL)}")
+    check_num_clients(labels, num_clients, min_size=1)
+    rng = np.random.default_rng(seed)
+    if method == "shards":
+        return class_holders.draw_shards(labels, num_clients, classes_per_client, rng)
+    rows_of_class = rows_by_class(labels)
+    class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
+    assign = getattr(class_holders, method)
+    for _ in range(max_tries):
+        holds = assign(num_clients, len(rows_of_class), classes_per_client, rng)
+        if holds.any(axis=0).all():
+            return class_holders.split_among(rows_of_class, holds, rng)
+    raise UserError(
+        f"partition: no draw of {max_tries} gave each of {len(rows_of_class)} classes a holder among {num_clients} "
+        f"clients with {classes_per_client} classes each; use method='balanced' or more classes per client"
+    )
+
+
+@checked
+def partially_disjoint(
+    labels: Labels, num_clients: int, classes_per_client: int, seed: Seed = 0, double_pass: bool = False
+) -> Partition:
+    """FedMR's partially class-disjoint data PρCς: ρ clients with ς classes each; ς = all classes is IID.
+
+    Clients are filled in order with the classes 0, 1, 2, ... until each class has a holder; the remaining slots are
+    filled with random classes that the client does not hold. Each class is divided evenly among its holders, so sizes
+    differ.
+
+    Args:
+        double_pass: whether each class is divided twice, as in the released code: each example has two owners (or
+            counts twice at one), which leaks data between clients.
+
+    Raises:
+        UserError: if the clients have too few slots for all classes, or if a class has fewer examples than holders.
+    """
+    rows_of_class = rows_by_class(labels)
+    if classes_per_client == len(rows_of_class):
+        return iid(labels, num_clients, seed)
+    check_num_clients(labels, num_clients, min_size=1)
+    class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
+    rng = np.random.default_rng(seed)
+    holds = class_holders.sequential(num_clients, len(rows_of_class), classes_per_client, rng)
+    passes = [class_holders.split_among(rows_of_class, holds, rng) for _ in range(1 + double_pass)]
+    return [np.concatenate(parts) for parts in zip(*passes, strict=True)]
+
+
+@checked
+def quantity(
+    labels: Labels,
+    num_clients: int,
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural = 10,
+    max_tries: Count = 1000,
+) -> Partition:
+    """Quantity skew: a random permutation, with sizes drawn from Dir(alpha, ..., alpha) (NIID-Bench).
+
+    Raises:
+        UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
+            were not enough.
+    """
+    check_num_clients(labels, num_clients, max(min_size, 1))
+    rng = np.random.default_rng(seed)
+    for _ in range(max_tries):
+        shares = rng.dirichlet(np.full(num_clients, alpha))
+        if not np.isfinite(shares).all():  # all underflow at very small alpha
+            continue
+        bounds = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(int)
+        if np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size:
+            return np.split(rng.permutation(len(labels)), bounds)
+    raise too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+
+
+@checked
+def domain(
+    labels: Labels, num_clients: int, domains: Int[np.ndarray, " rows"], seed: Seed = 0, truncation: Fraction = 0.0
+) -> Partition:
+    """Feature shift: one client per domain; ``domains`` are the domains of the examples, integers from 0.
+
+    Args:
+        truncation: each client has ``floor(truncation * size of the smallest)`` random examples and all other examples
+            have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet); 0 keeps all.
+
+    Raises:
+        UserError: if the number of clients is not the number of domains, or if a client would have no examples.
+    """
+    if len(domains) != len(labels) or domains.min(initial=0) < 0:
+        raise UserError(f"partition: {len(labels)} examples need as many domains, integers from 0, got {len(domains)}")
+    sizes = np.bincount(domains)
+    if num_clients != len(sizes):
+        raise UserError(f"clients: {num_clients} clients but {len(sizes)} domains; use clients={len(sizes)}")
+    kept = int(truncation * sizes.min()) if truncation else None
+    if not sizes.min() or kept == 0:
+        raise UserError(
+            f"partition: domains of {', '.join(map(str, sizes))} examples leave a client without any; every domain "
+            f"needs examples, and truncation {truncation:g} needs {1 / truncation if truncation else 1:.0f} of them"
+        )
+    rng = np.random.default_rng(seed)
+    return [rng.permutation(np.flatnonzero(domains == client))[:kept] for client in range(num_clients)]
+
+
+@checked
+def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0, repeated: bool = False) -> Partition:
+    """A partition from a JSON file: a list with one list of example indices per client, independent of the seed.
+
+    Or an object with such a list for each client: keys are the clients' numbers, from 0, or their names. Examples that
+    are not listed have no owner.
+
+    Args:
+        repeated: whether an example may be listed more than once.
+
+    Raises:
+        UserError: if the file is not such a list, is for other data or another number of clients, or lists an example
+            twice.
+    """
+    del seed
+    parts = index_file.read_indices(path, len(labels), repeated)
+    if len(parts) != num_clients:
+        raise UserError(f"clients: {num_clients} clients but {len(parts)} in {path}; use clients={len(parts)}")
+    return parts
+
+
+@checked
+def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
+    """The six centres of FLamby's ISIC2019, from its ``train_test_split`` file: one client per centre.
+
+    The examples are the training images in the order of that file; this is checked by their labels.
+
+    Raises:
+        UserError: if it is another file, if the labels are not the labels of its training images, or if there are not
+            six clients.
+    """
+    _, targets, centers = index_file.read_isic2019(path, "train")
+    if not np.array_equal(targets, labels):
+        raise UserError(
+            f"{path}: its {len(targets)} training images are not the {len(labels)} examples of the data; "
+            f"expected them in the order of the file"
+        )
+    return domain(labels, num_clients, centers, seed)

@@ -1,0 +1,1 @@
+"""Formats of files in which examples belong to natural clients."""

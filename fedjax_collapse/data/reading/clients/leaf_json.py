@@ -1,0 +1,276 @@
+"""LEAF's folders: ``train/*.json`` and ``test/*.json``, each with ``users``, ``num_samples`` and ``user_data``.
+
+``user_data[user]`` has ``x`` and ``y``, lists of one entry per example. What ``x`` and ``y`` are tells the data set:
+
+* rows of pixels from 0 to 1, or names of image files, and classes: FEMNIST, CelebA;
+* other rows of numbers, which are features: LEAF's and FedProx's synthetic data, FedProx's normalised MNIST;
+* texts of 80 characters, and the next one: Shakespeare;
+* the columns of a tweet (id, date, query, user, text), and 0 or 1: Sentiment140;
+* the sequences of a comment, each of ten tokens, and ``target_tokens``: Reddit.
+
+Files are read one at a time, as they hold numbers as text.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.clients.natural_clients import check_client, fields_of
+from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, Listing, decode_all, decode_listing
+from fedjax_collapse.data.reading.images.folders import SUFFIXES
+from fedjax_collapse.data.reading.listings import file_below, files_below
+from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
+from fedjax_collapse.data.reading.tables.tabular import numbered
+from fedjax_collapse.data.reading.untrusted import parse_json
+from fedjax_collapse.data.stream import ClientExamples
+
+PARTS = ("train", "test")
+_TEXT = 4  # column of a tweet
+
+
+class Kind(NamedTuple):
+    """How ``x`` and ``y`` of a user become inputs and labels."""
+
+    encode: Callable[[list, list], text.Pair]
+    class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
+    task: str = "classification"
+    are_images: bool = False
+
+
+def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, channels: int) -> Arrays:
+    """Reads the fields of ``Source``. Where ``x`` are file names, images are those in ``image_folder``.
+
+    Raises:
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
+    """
+    train, encode = _read_part(Path(path) / PARTS[0])
+    test, _ = _read_part(Path(path) / PARTS[1], encode)
+    if isinstance(train[0][1], list):
+        if not image_folder:
+            raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
+        names = numbered(path, np.concatenate([labels for _, _, labels in train]))
+        listing = Listing(*([*_files(part, Path(image_folder), path)] for part in (train, test)), names)
+        return decode_listing(listing, (), Decoding(image_size, channels))
+    return fields_of(path, *map(_joined, (train, test)))
+
+
+def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator[ClientExamples]:
+    """Yields the users of a part in the order of files, from position ``first`` on, with at most ``most`` examples.
+
+    One file is in memory at a time.
+
+    Raises:
+        UserError: as in ``read_leaf``; if a user is in several files.
+    """
+    seen: set[str] = set()
+    for place, (file, user, x, y) in enumerate(_users(folder)):
+        if user in seen:
+            raise UserError(f"{file}: user {user} is also in another file; expected each in one, preprocess LEAF again")
+        seen.add(user)
+        if place < first:
+            continue
+        try:
+            inputs, labels = kind.encode(x[: most or None], y[: most or None])
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise UserError(f"{file}: user {user}: {_reason(error)}; expected the files of one data set") from None
+        yield ClientExamples(user, inputs, labels)
+
+
+def kind_of(
+    path: Path,
+    vocabulary: str | Path,
+    vocabulary_size: int,
+    length: int,
+    image_folder: str | Path,
+    size: int,
+    channels: int,
+) -> Kind:
+    """Returns what a folder holds, by its first user.
+
+    Args:
+        vocabulary: the file with the words of Sentiment140 and Reddit; empty to count those of the training part.
+        vocabulary_size: number of words; LEAF's for Reddit contains padding and unknown words.
+        length: words of a tweet.
+        image_folder, size, channels: as in ``read_leaf``.
+
+    Raises:
+        UserError: as in ``read_leaf``.
+    """
+    _, user, x, y = next(_users(path / "train"))
+    kind = _kind_of_text(x[0], y[0])
+    if kind == "shakespeare":
+        return Kind(_windows, tuple(text.LETTERS))
+    if kind == "sentiment140":
+        words = _vocabulary(path, vocabulary, vocabulary_size, lambda x: text.words_of(x[_TEXT]))
+        return Kind(lambda x, y: _tweets(x, y, text.Vocabulary(words), length), ("negative", "positive"))
+    if kind == "reddit":  # LEAF's size is that of padding, unknown words and all tokens that are counted
+        words = _vocabulary(path, vocabulary, max(vocabulary_size - 2, 1), lambda x: itertools.chain.from_iterable(x))
+        known = text.Vocabulary(tuple(word for word in words if word not in text.REDDIT_MARKS))
+        return Kind(lambda x, y: _comments(x, y, known), known.names, "next_word")
+    if _are_files(x):
+        if not image_folder:
+            raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
+        return Kind(lambda x, y: _decoded(user, x, y, Path(image_folder), size, channels), are_images=True)
+    encode = _encoding_of(x)
+    return Kind(lambda x, y: (encode(x), _classes(y)), are_images=encode is _images)
+
+
+def is_text(path: Path) -> bool:
+    """Returns whether a folder holds texts, by its first user; for errors, see ``read_leaf``."""
+    _, _, x, y = next(_users(path / "train"))
+    return bool(_kind_of_text(x[0], y[0]))
+
+
+def _kind_of_text(x, y):
+    """Returns the name of the data set of texts that an example is from; empty for others."""
+    if isinstance(x, str) and isinstance(y, str) and len(y) == 1:
+        return "shakespeare"
+    if isinstance(y, dict) and "target_tokens" in y:
+        return "reddit"
+    return "sentiment140" if isinstance(x, list) and len(x) == _TEXT + 1 and isinstance(x[_TEXT], str) else ""
+
+
+def _windows(x, y):
+    return text.letters(x), text.letters(y)[:, 0].astype(int)
+
+
+def _tweets(x, y, vocabulary, length):
+    labels = np.array([int(label) for label in y])
+    if not np.isin(labels, (0, 1)).all():
+        raise ValueError(f"y are {y[0]!r:.30}, ..., expected 0 or 1")
+    return text.padded_words([text.words_of(tweet[_TEXT]) for tweet in x], vocabulary, length), labels
+
+
+def _comments(x, y, vocabulary):
+    """Returns the sequences of all comments; targets that do not count are padding."""
+    targets = itertools.chain.from_iterable(comment["target_tokens"] for comment in y)
+    parts = [*itertools.chain.from_iterable(x)], [*targets]
+    pair = tuple(text.reddit_ids(part, vocabulary) for part in parts)
+    if pair[0].shape != pair[1].shape:
+        raise ValueError(f"sequences {pair[0].shape} with target_tokens {pair[1].shape}")
+    return pair
+
+
+def _decoded(user, names, y, folder, size, channels):
+    listed = [*_files([(user, names, _classes(y))], folder)]
+    return decode_all(listed, Decoding(size, channels)), np.array([example.label for example in listed])
+
+
+def _vocabulary(path, file, size, words_of):
+    """Returns the words of a file, else the most frequent ones of the training part."""
+    if file:
+        return text.read_vocabulary(file, size)
+    words = (word for _, _, x, _ in _users(path / "train") for example in x for word in words_of(example))
+    return text.most_frequent(words, size)
+
+
+def _joined(users):
+    """Returns clients, images and labels of the examples of all users."""
+    clients = [user for user, _, labels in users for _ in labels]
+    return clients, *(np.concatenate([user[place] for user in users]) for place in (1, 2))
+
+
+def _read_part(folder, encode=None):
+    """Returns (user, images, features or names of images, labels) of all users of a part, and how rows are encoded."""
+    users = []
+    for file, user, x, y in _users(folder):
+        encode = encode or _encoding_of(x)
+        try:
+            labels = _classes(y)
+            users.append((user, x if _are_files(x) else encode(x), labels))
+        except ValueError as error:
+            raise UserError(
+                f"{file}: user {user}: {error}; expected images, or the texts of LEAF's data sets"
+            ) from None
+    first = users[0][1]
+    for user, images, _ in users:
+        if isinstance(images, list) != isinstance(first, list) or np.shape(images)[1:] != np.shape(first)[1:]:
+            raise UserError(f"{folder}: user {user} has other images than {users[0][0]}; use the files of one data set")
+    return users, encode
+
+
+def _users(folder):
+    """Yields (file, user, x, y) of all users of a part that have examples, one file at a time."""
+    files = [file for file in files_below(folder) if file.suffix == ".json"] if os.path.isdir(folder) else []
+    user = None
+    for file in files:
+        for user, x, y in _read(file):
+            yield file, user, x, y
+    if user is None:
+        raise UserError(f"{folder}: expected LEAF's *.json with at least one user's examples, next to the other part")
+
+
+def _read(file):
+    try:
+        content = parse_json(file.read_bytes())
+        users, sizes, data = content["users"], content["num_samples"], content["user_data"]
+        pairs = [(user, size, data[user]["x"], data[user]["y"]) for user, size in zip(users, sizes, strict=True)]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UserError(
+            f"{file}: cannot be read ({_reason(error)}); expected LEAF's users, num_samples and user_data, write it "
+            "again"
+        ) from None
+    for user, size, x, y in pairs:
+        is_part = isinstance(y, list) and bool(y) and isinstance(y[0], dict)  # Reddit's sizes are those of all parts
+        if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == (len(x) if is_part else size):
+            found = f"{len(x) if isinstance(x, list) else x!r:.30} x for {len(y) if isinstance(y, list) else y!r:.30} y"
+            raise UserError(f"{file}: user {user} has {found}, expected {size} of each; write it again")
+        check_client(f"{file}: it", str(user))
+        if x:
+            yield str(user), x, y
+
+
+def _reason(error):
+    return f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+
+
+def _classes(y):
+    labels = np.array(y)
+    if labels.ndim != 1 or labels.dtype.kind not in "iub" or labels.min() < 0:
+        raise ValueError(f"y are {y[0]!r:.30}, ..., expected classes from 0")
+    return labels.astype(int)
+
+
+def _rows(x):
+    rows = np.array(x)  # a ValueError if rows differ in length
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+        raise ValueError(f"x are {x[0]!r:.30}, ..., expected rows of pixels or names of images")
+    return rows
+
+
+def _encoding_of(x):
+    """Returns the function that makes images or features of rows of numbers, as the first user's are."""
+    try:
+        _images(x)
+    except ValueError:
+        return _features
+    return _images
+
+
+def _images(x):
+    return as_square(to_levels(_rows(x)))
+
+
+def _features(x):
+    rows = _rows(x).astype(np.float32)
+    if not np.isfinite(rows).all():
+        raise ValueError("x has NaN or infinity, expected finite numbers")
+    return rows
+
+
+def _are_files(x):
+    return all(isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES for name in x)
+
+
+def _files(part, folder, where=None):
+    for user, names, labels in part:
+        for name, label in zip(names, labels, strict=True):
+            file = file_below(folder, name, f"{where}: user {user}" if where else "x")
+            yield Encoded(file, str(file), int(label), client=user)

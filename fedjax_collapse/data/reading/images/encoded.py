@@ -1,0 +1,267 @@
+"""Encoded images with labels, from files or tables, and their decoding to arrays."""
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.clients.natural_clients import Client, hold_out, number_clients
+from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.tables.tabular import class_order
+from fedjax_collapse.data.reading.text import multi_hot
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # for others Pillow may start programs
+VERSION = 3  # of the decoding; increase it whenever the arrays of a file change
+_GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 and 32 bits, which start with I
+_UPPER_EIGHT_OF = 2**16 - 1  # the scale with which the upper eight of 16 bits are kept
+
+
+class Encoded(NamedTuple):
+    """One image, most often not yet decoded."""
+
+    content: bytes | Path | np.ndarray  # an array is the pixels themselves, uint8 [height, width, channels]
+    where: str  # for messages
+    label: int | str | tuple[str, ...]  # the class, its name before it has a number, or the names of all labels
+    domain: int = 0
+    client: Client | None = None  # all examples of a part have one, or none has; as for ``coarse``
+    coarse: int | None = None  # the class above the class
+
+
+class Decoding(NamedTuple):
+    """How encoded images become arrays.
+
+    Args:
+        image_size: height and width to resize to; 0 keeps the size of the images, which must all be equal.
+        channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
+        fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
+        scale: the number that becomes 255 where grey levels have more than 8 bits; ``max`` for the largest of the
+            training part, to which others are clipped; None if there are no such images.
+        is_clipped: whether what is above ``scale`` becomes 255; it is an error otherwise.
+    """
+
+    image_size: int = 0
+    channels: int = 0
+    fit: str = "stretch"
+    scale: float | str | None = None
+    is_clipped: bool = False
+
+
+class Listing(NamedTuple):
+    """A data set, not yet decoded."""
+
+    train: list[Encoded]
+    test: list[Encoded]
+    class_names: Sequence[str]
+    domain_names: Sequence[str] = ()
+
+
+def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding) -> Arrays:
+    """Decodes a listing to images, labels, domains, owners and names, the fields of ``Source``.
+
+    Args:
+        classes: names of the classes to keep, in their new order; none selects all.
+
+    Raises:
+        UserError: if a class is unknown, a part is empty, a label is out of range, or an image cannot be decoded,
+            differs in size from the first, or has grey levels beyond 8 bits or ``decoding.scale``.
+    """
+    names = list(classes or listing.class_names)
+    for name in names:
+        if name not in listing.class_names:
+            shown = ", ".join(listing.class_names[:10]) + (", ..." if len(listing.class_names) > 10 else "")
+            raise UserError(f"data: no class {name!r} among {shown}")
+    new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
+    arrays, clients = {"class_names": np.array(names)}, []
+    for prefix, part in (("", listing.train), ("test_", listing.test)):
+        is_multi = isinstance(part[0].label, tuple) if part else False
+        kept = [e for e in part if is_multi or _checked_label(e, listing.class_names) in new_label]
+        if not kept:
+            raise UserError(
+                f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
+            )
+        if decoding.scale == "max":
+            decoding = decoding._replace(scale=_largest_level(kept), is_clipped=True)
+        arrays[f"{prefix}images"] = decode_all(kept, decoding)
+        labels = [example.label for example in kept]
+        arrays[f"{prefix}labels"] = multi_hot(labels, names) if is_multi else np.array([new_label[x] for x in labels])
+        if listing.domain_names:
+            arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
+        if kept[0].coarse is not None:
+            arrays[f"{prefix}coarse_labels"] = np.array([example.coarse for example in kept])
+        clients.append([example.client for example in kept])
+    train, test = clients
+    if train[0] is not None:
+        arrays |= number_clients(train, None if test[0] is None else test)
+    if listing.domain_names:
+        arrays["domain_names"] = np.array(listing.domain_names)
+    if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:
+        raise UserError(
+            f"data: training images are {arrays['images'].shape[1:]}, test images {arrays['test_images'].shape[1:]}; "
+            f"set data.image_size and data.channels"
+        )
+    return arrays
+
+
+def divide(
+    path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
+) -> tuple[list[Encoded], list[Encoded]]:
+    """Returns training and test examples: a part of each client's, else of each class, is tested, as ``hold_out`` says.
+
+    Examples with several labels are of one class.
+    """
+    clients = [example.client for example in examples if example.client is not None]
+    classes = [0 if isinstance(example.label, tuple) else example.label for example in examples]
+    is_test = hold_out(path, clients, classes, test_fraction, seed)
+    train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
+    return train, test
+
+
+def named_classes(train: Sequence[Encoded], test: Sequence[Encoded]) -> tuple[list[Encoded], list[Encoded], list[str]]:
+    """Returns the examples with numbers in the place of the names of classes, and these in order.
+
+    Raises:
+        UserError: if a label is no name, or one that training does not have.
+    """
+    names = sorted({str(example.label) for example in train}, key=class_order)
+    number = {name: row for row, name in enumerate(names)}
+    return *([each._replace(label=named_class(each, number)) for each in part] for part in (train, test)), names
+
+
+def named_class(example: Encoded, number: Mapping[str, int]) -> int:
+    """Returns the class of an example by its name.
+
+    Raises:
+        UserError: if its label is none of the names.
+    """
+    if example.label not in number:
+        expected = f"one of the {len(number)} classes of training"
+        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
+    return number[example.label]
+
+
+def _checked_label(example, class_names):
+    if not 0 <= example.label < len(class_names):
+        raise UserError(
+            f"{example.where}: label {example.label} is not among the {len(class_names)} classes, 0 to "
+            f"{len(class_names) - 1}; correct it, or use a part whose labels are known"
+        )
+    return example.label
+
+
+def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
+    """Returns the images [examples, height, width, channels]; for errors, see ``decode_listing``."""
+    images, decoding = None, decoding._replace(channels=decoding.channels or _channels_of(examples[0]))
+    for row, example in enumerate(examples):
+        pixels = _decode(example, decoding)
+        if images is None:
+            images = _empty(examples, pixels.shape)
+        if pixels.shape != images.shape[1:]:
+            raise UserError(
+                f"{example.where}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but {examples[0].where} has "
+                f"{images.shape[2]} x {images.shape[1]}; set data.image_size to resize all"
+            )
+        images[row] = pixels
+    return images
+
+
+def _empty(examples, shape):
+    try:
+        return np.empty((len(examples), *shape), np.uint8)
+    except MemoryError:
+        raise UserError(
+            f"{examples[0].where}: {shape[1]} x {shape[0]} pixels, for which there is no memory {len(examples)} times; "
+            "set data.image_size to reduce all"
+        ) from None
+
+
+def _decode(example, decoding):
+    """Decodes an image to [height, width, channels] uint8."""
+    from PIL import Image, ImageOps
+
+    picture = _in_8_bits(_open(example, decoding.scale), example.where, decoding)
+    if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
+        picture = picture.convert("RGBA")
+    picture = picture.convert("L" if decoding.channels == 1 else "RGB")  # drops transparency, as torchvision does
+    if size := decoding.image_size:
+        resize = ImageOps.fit if decoding.fit == "crop" else Image.Image.resize
+        picture = resize(picture, (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(picture.height, picture.width, decoding.channels)
+
+
+def _channels_of(example):
+    mode = _open(example).mode
+    return 1 if mode in _GREY or mode.startswith("I") else 3
+
+
+def _open(example, scale=_UPPER_EIGHT_OF):
+    """Loads an image, and turns it as its EXIF orientation says."""
+    from PIL import Image, ImageOps
+
+    if isinstance(example.content, np.ndarray):
+        return Image.fromarray(example.content.squeeze(-1) if example.content.shape[-1] == 1 else example.content)
+    if isinstance(example.content, Path):
+        check_is_file(example.content)
+    content = io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(content, formats=FORMATS)
+        with opened as file:
+            has_deep_colours = len(file.getbands()) > 1 and ";16" in str(file.tile[:1])  # how they are stored
+            file.load()
+            ImageOps.exif_transpose(file, in_place=True)
+    except PermissionError:
+        raise UserError(f"{example.where}: cannot be opened (permission denied); allow reading it") from None
+    except Exception as error:  # for damaged files, decoders raise various exceptions
+        raise UserError(
+            f"{example.where}: cannot be read as an image ({_reason(error, example)}); repair, replace or remove it"
+        ) from None
+    if has_deep_colours and scale != _UPPER_EIGHT_OF:
+        raise UserError(
+            f"{example.where}: colours of 16 bits, of which the upper eight can be read; set "
+            f"data.scale={_UPPER_EIGHT_OF}, or convert them to 8 bits"
+        )
+    return file
+
+
+def _levels_of(picture):
+    """Returns the grey levels of an image that has more than 8 bits; None for others."""
+    return np.asarray(picture) if picture.mode == "F" or picture.mode.startswith("I") else None
+
+
+def _largest_level(examples):
+    found = [levels.max() for example in examples if (levels := _levels_of(_open(example, "max"))) is not None]
+    return float(max(found, default=1) or 1)
+
+
+def _in_8_bits(picture, where, decoding):
+    """Returns the image with grey levels of 8 bits."""
+    from PIL import Image
+
+    scale = decoding.scale
+    if (levels := _levels_of(picture)) is None:
+        return picture
+    found = f"{where}: grey levels of more than 8 bits, {levels.min():g} to {levels.max():g}"
+    if scale is None:
+        raise UserError(
+            f"{found}; set data.scale to the number that becomes white, or to max for the largest of the training part"
+        )
+    if not 0 <= levels.min() <= levels.max() <= (np.finfo(float).max if decoding.is_clipped else scale):
+        raise UserError(f"{found}, expected 0 to {scale:g}; set data.scale to the number that becomes white")
+    return Image.fromarray(np.rint(np.minimum(levels / scale, 1) * 255).astype(np.uint8))
+
+
+def _reason(error, example):
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels"
+    if isinstance(error, UnidentifiedImageError):
+        size = len(example.content) if isinstance(example.content, bytes) else example.content.stat().st_size
+        return f"no known image format, expected {', '.join(FORMATS)}" if size else "it is empty"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

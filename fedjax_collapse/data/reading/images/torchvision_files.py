@@ -1,0 +1,192 @@
+"""Data sets as torchvision leaves them on disk: in folders of its own below the one that ``root`` names.
+
+CIFAR's pickles are not loaded, but read (``stored_arrays.py``). All images are in memory as they are stored.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.images.encoded import Encoded, Listing
+from fedjax_collapse.data.reading.listings import check_is_file, fingerprint
+from fedjax_collapse.data.reading.stored_arrays import read_pickled
+from fedjax_collapse.data.reading.untrusted import Allowance, unzipped
+
+_AS_TORCHVISION = "fetch it again, as torchvision leaves it"
+_DIGITS = tuple("0123456789")
+_CLOTHES = (  # of Fashion-MNIST
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+
+class _Layout(NamedTuple):
+    folder: str  # below torchvision's ``root``
+    first_file: str  # by which the folder is known
+    read: Callable[[Path], Listing]
+    files: str = "*"  # all of them, as a pattern
+
+
+def folder_of(name: str, root: Path) -> Path | None:
+    """Returns the folder with the files of a data set; None if it is not there.
+
+    Args:
+        name: one of ``LAYOUTS``.
+        root: torchvision's, or that folder itself.
+    """
+    layout = LAYOUTS[name]
+    others = {Path(other.folder).parts[0] for other in LAYOUTS.values() if other.folder} - {*Path(layout.folder).parts}
+    for folder in (root / layout.folder, root, root / Path(layout.folder).name):
+        is_other = others & {*folder.absolute().parts}  # MNIST and Fashion-MNIST have files of the same names
+        if not is_other and any(os.path.isfile(folder / f"{layout.first_file}{end}") for end in ("", ".gz")):
+            return folder
+    return None
+
+
+def state_of(name: str, folder: Path) -> list[str]:
+    """Returns hashes of the names, sizes and times of the files of such a folder."""
+    return list(map(fingerprint, sorted(folder.glob(LAYOUTS[name].files))))
+
+
+def list_files(name: str, folder: Path) -> Listing:
+    """Lists the images of a folder that ``folder_of`` returned.
+
+    Raises:
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
+    """
+    return LAYOUTS[name].read(folder)
+
+
+def _examples(file, images, labels, coarse=None):
+    """Returns the examples of a file, after checks of its arrays; images are channels last."""
+    labels, coarse = (None if values is None else np.asarray(values) for values in (labels, coarse))
+    if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        raise UserError(
+            f"{file}: images are {images.dtype}{list(images.shape)}, labels {labels.dtype}{list(labels.shape)}; "
+            f"expected uint8 and an integer for each; {_AS_TORCHVISION}"
+        )
+    above = [None] * len(labels) if coarse is None else coarse.tolist()
+    return [
+        Encoded(image, f"{file}, image {row}", label, coarse=own)
+        for row, (image, label, own) in enumerate(zip(images, labels.tolist(), above, strict=True))
+    ]
+
+
+def _read_with(file: Path, read: Callable[[Path], Any]):
+    """Returns what ``read`` returns; for damaged files it may raise anything."""
+    check_is_file(file)
+    try:
+        return read(file)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{file}: cannot be read ({reason}); {_AS_TORCHVISION}") from None
+
+
+def _unpickled(file):
+    with open(file, "rb") as stream:
+        found = read_pickled(stream)
+    if not isinstance(found, dict):
+        raise ValueError("it is no pickled dict")
+    return {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
+
+
+def _cifar(meta: str, names: str, train: Sequence[str], test: str, label: str, coarse: str = ""):
+    """Returns the reader of CIFAR-10's or CIFAR-100's folder of pickles."""
+
+    def batch(file):
+        found = _unpickled(file)
+        images, labels, above = (found.get(key) for key in ("data", label, coarse))
+        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32:
+            raise UserError(f"{file}: data of shape {np.shape(images)}, expected [images, 3072]; {_AS_TORCHVISION}")
+        return _examples(file, images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, above)
+
+    def known(file):
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in _unpickled(file).get(names, ())]
+
+    def read(folder):
+        class_names = _read_with(folder / meta, known)
+        parts = ([example for name in part for example in _read_with(folder / name, batch)] for part in (train, [test]))
+        return Listing(*parts, class_names)
+
+    return read
+
+
+def _mnist(class_names):
+    """Returns the reader of a folder of four IDX files, plain or compressed."""
+
+    def part(folder, prefix):
+        file = folder / f"{prefix}-images-idx3-ubyte"
+        images = _read_with(file, functools.partial(_idx, axes=3))
+        labels = _read_with(folder / f"{prefix}-labels-idx1-ubyte", functools.partial(_idx, axes=1))
+        return _examples(file, images[..., None], labels)
+
+    return lambda folder: Listing(part(folder, "train"), part(folder, "t10k"), class_names)
+
+
+def _idx(file, axes):
+    """Reads an IDX file: two zeros, the type (8 is a byte), the number of axes, their lengths, and the bytes."""
+    if file.is_file():
+        content = file.read_bytes()
+    else:
+        check_is_file(compressed := file.with_name(f"{file.name}.gz"))
+        content = unzipped(compressed)
+    if content[:4] != bytes((0, 0, 8, axes)):
+        raise ValueError(f"it begins with {content[:4].hex()}, expected {bytes((0, 0, 8, axes)).hex()}")
+    shape = np.frombuffer(content, ">u4", axes, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _stl10(folder):
+    names = _read_with(folder / "class_names.txt", lambda file: file.read_text(encoding="utf-8").split())
+    return Listing(*(_stl10_part(folder, part) for part in ("train", "test")), names)
+
+
+def _stl10_part(folder, part):
+    """Images are stored by channel and column; classes from 1."""
+    file = folder / f"{part}_X.bin"
+    images = _read_with(file, lambda file: np.fromfile(file, np.uint8).reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1))
+    labels = _read_with(folder / f"{part}_y.bin", lambda file: np.fromfile(file, np.uint8))
+    return _examples(file, images, labels.astype(int) - 1)
+
+
+def _svhn(folder):
+    parts = (_read_with(folder / f"{part}_32x32.mat", _svhn_part) for part in ("train", "test"))
+    return Listing(*parts, _DIGITS)
+
+
+def _svhn_part(file):
+    """Images are [height, width, channels, images]; the digit 0 has the label 10."""
+    import scipy.io
+
+    for _, shape, _ in scipy.io.whosmat(file):
+        Allowance(file).take(math.prod(shape))
+    content = scipy.io.loadmat(file, variable_names=("X", "y"))
+    images, labels = (np.asarray(content.get(name, ())) for name in "Xy")
+    if images.ndim != 4 or images.shape[2] != 3:
+        raise UserError(f"{file}: X is of shape {images.shape}, expected [32, 32, 3, images]; {_AS_TORCHVISION}")
+    return _examples(file, images.transpose(3, 0, 1, 2), labels.reshape(-1) % 10)
+
+
+LAYOUTS = {
+    "cifar10": _Layout(
+        "cifar-10-batches-py",
+        "data_batch_1",
+        _cifar("batches.meta", "label_names", [f"data_batch_{part}" for part in range(1, 6)], "test_batch", "labels"),
+    ),
+    "cifar100": _Layout(
+        "cifar-100-python",
+        "train",
+        _cifar("meta", "fine_label_names", ["train"], "test", "fine_labels", "coarse_labels"),
+    ),
+    "mnist": _Layout("MNIST/raw", "train-images-idx3-ubyte", _mnist(_DIGITS)),
+    "fashion_mnist": _Layout("FashionMNIST/raw", "train-images-idx3-ubyte", _mnist(_CLOTHES)),
+    "stl10": _Layout("stl10_binary", "train_X.bin", _stl10),
+    "svhn": _Layout("", "train_32x32.mat", _svhn, "t*_32x32.mat"),
+}

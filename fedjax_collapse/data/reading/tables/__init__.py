@@ -1,0 +1,136 @@
+"""Tables of any kind, opened as pyarrow's: Parquet, Arrow, csv, tsv and jsonl files."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.listings import check_is_file, files_below
+from fedjax_collapse.data.reading.parts import find_files, part_and_data_set
+from fedjax_collapse.data.reading.tables.tabular import check_columns
+from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
+
+_ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
+
+
+def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path]]:
+    """Returns the kind of a file, or of the files in a folder, and those of the training and of the test part.
+
+    Raises:
+        UserError: as in ``find_files``; if there are parts in files of several kinds.
+    """
+    found = [file.relative_to(path) for file in files_below(path)] if path.is_dir() else [Path(path.name)]
+    parts = [file for file in found if part_and_data_set(file)[0]] or found
+    suffixes = {file.suffix.lower() for file in parts}
+    kinds = [kind for kind in _OPEN if f".{kind.lower()}" in suffixes] or ["Parquet"]
+    if len(kinds) > 1:
+        raise UserError(
+            f"{path}: it has parts in files of several kinds, {', '.join(kinds)}; move those of all but one"
+        )
+    return kinds[0], *find_files(path, kinds[0], validation)
+
+
+def read_table(file: Path, kind: str) -> Any:
+    """Returns a whole table; the values of csv and tsv files are texts.
+
+    Raises:
+        UserError: it cannot be read, or two columns have one name.
+    """
+    with reading_table(file, kind):
+        table = checked(file, _OPEN[kind](file))
+        check_columns(file, table.column_names)
+    return table
+
+
+def check_claims(file: Path) -> None:
+    """Raises Implausible if a Parquet file claims to be much larger unpacked, or to have far more rows, than it can."""
+    import pyarrow.parquet
+
+    facts = pyarrow.parquet.read_metadata(file)
+    size = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
+    Allowance(file).take(max(size, ROW * facts.num_rows))
+
+
+def checked(file: Path, table: Any) -> Any:
+    """Returns a table that was read from a file, after checks.
+
+    Raises:
+        Implausible: if it has far more rows than the file can have.
+        pyarrow.ArrowException: if its texts are not UTF-8, or its parts do not fit together.
+    """
+    Allowance(file).take(ROW * len(table))
+    table.validate(full=True)
+    return table
+
+
+def choose_column(file: Path, existing: Sequence[str], key: str, name: str, usual: Sequence[str]) -> str:
+    """Returns the column of a name, or of the first usual name that exists.
+
+    Raises:
+        UserError: there is none; the message names the option ``data.<key>_column``.
+    """
+    chosen = name or next((each for each in usual if each in existing), usual[0])
+    if chosen not in existing:
+        raise UserError(f"{file}: no column {chosen!r} among {', '.join(existing)}; set data.{key}_column")
+    return chosen
+
+
+@contextlib.contextmanager
+def reading_table(file: Path, kind: str) -> Iterator[None]:
+    """Turns errors of pyarrow into a UserError of one line."""
+    import pyarrow
+
+    check_is_file(file)
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, Implausible, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
+
+
+def open_arrow(file: Path) -> Any:
+    """Returns the table of an Arrow file or stream."""
+    import pyarrow
+
+    with pyarrow.OSFile(str(file)) as stream:
+        is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+        stream.seek(0)
+        return (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
+
+
+def _parquet(file):
+    import pyarrow.parquet
+
+    check_claims(file)
+    return pyarrow.parquet.read_table(file, partitioning=None)
+
+
+def _csv(file, delimiter=","):
+    """Reads all values as texts, also those that look like numbers or like nothing."""
+    import pyarrow
+    import pyarrow.csv
+
+    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=delimiter)
+    with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
+        names = stream.schema.names
+    options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
+
+
+def _jsonl(file):
+    import pyarrow.json
+
+    with open(file, "rb") as lines:
+        check_nesting(lines)  # of which pyarrow would crash
+    return pyarrow.json.read_json(file)
+
+
+_OPEN = {
+    "Parquet": _parquet,
+    "Arrow": open_arrow,
+    "CSV": _csv,
+    "TSV": functools.partial(_csv, delimiter="\t"),
+    "JSONL": _jsonl,
+}

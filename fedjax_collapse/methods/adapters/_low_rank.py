@@ -1,0 +1,150 @@
+"""What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
+from fedjax_collapse.nn.adapters import SCALE, Adapter, adapters, with_adapters
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import Count, option
+
+
+def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the largest singular values [rank] with vectors [in, rank] and [rank, out], of signs that are unique.
+
+    The entry of largest size of each vector [out] is positive, so that a resumed run has the same bits.
+    """
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    largest = jnp.take_along_axis(right, jnp.argmax(jnp.abs(right), axis=1)[:, None], axis=1)
+    signs = jnp.where(largest < 0, -1, 1).astype(matrix.dtype)
+    return (left * signs[:, 0])[:, :rank], values[:rank], (right * signs)[:rank]
+
+
+def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapter:
+    """Returns the adapter of the old one's rank and scale whose product is closest to the matrix.
+
+    The columns of a are orthonormal, and b has the singular values; if it ``is_balanced``, both have their roots. Where
+    the matrix has no more singular values, b is 0 and a keeps its old column, so that a client can still train it.
+    """
+    left, values, right = decompose(matrix, len(old.scale))
+    is_there = values > jnp.finfo(values.dtype).eps * max(matrix.shape) * values[0]
+    sizes = jnp.sqrt(jnp.where(is_there, values, 1)) if is_balanced else jnp.ones_like(values)
+    b = (jnp.where(is_there, values / sizes, 0) / old.scale)[:, None] * right
+    return Adapter(jnp.where(is_there, left * sizes, old.a), b, old.scale)
+
+
+def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
+    """Returns a client's term of the clients' mean product, ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer."""
+    return {layer: view.client.weight * adapter.product for layer, adapter in adapters(view.public.params).items()}
+
+
+class LowRank(Method):
+    """A method for networks with adapters, whose state at the server is the server's adapters, by layer.
+
+    If it ``replaces_adapters``, by new ones or by others of nearly the same product, what was computed for the columns
+    of the old ones does not apply to those that clients start from.
+    """
+
+    freeze = "base"
+    needs_adapters = True
+    sends_factors = True
+    replaces_adapters: ClassVar[bool] = False
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.replaces_adapters and not training.momentum_reset:
+            raise UserError(
+                f"{type(self).__name__}: training.momentum_reset=False would move a client's adapters by the momentum "
+                "of those that the server replaced; expected momentum_reset=True"
+            )
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        found = [name for name, method in methods.items() if isinstance(method, LowRank) and method.has("aggregate")]
+        if len(found) > 1:
+            raise UserError(f"methods {' and '.join(found)}: each makes the server's adapters, expected at most one")
+        for name, method in methods.items():
+            if self.replaces_adapters and method.has("init_memory") and method.has("correct"):
+                raise UserError(
+                    f"{type(self).__name__}: {name} keeps, from round to round, what it adds to changes of adapters of "
+                    "a client, but the server replaces them; leave one of the two out"
+                )
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return adapters(variables.params)
+
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        return adapters(after.params)
+
+
+@struct.dataclass
+class Ranked(LowRank):
+    """A method whose clients may have adapters of different ranks.
+
+    A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
+    its product is the server's, truncated. ``padded`` undoes this change of scale.
+
+    Args:
+        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
+            that rank for all.
+    """
+
+    ranks: tuple[Count, ...] = option(())
+    received: ClassVar[str] = SCALE
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        super().check_with(training, private, model)
+        most = model.adapters.rank
+        if self.ranks and max(self.ranks) > most:
+            raise UserError(f"{type(self).__name__}: ranks {self.ranks}: expected at most {most}, the network's rank")
+
+    def has(self, hook: str) -> bool:
+        """Whether the method overrides the hook; clients of the network's rank start from what they receive."""
+        return super().has(hook) and (hook != "receive" or self.changes_received)
+
+    @property
+    def changes_received(self) -> bool:
+        """Whether clients start from other adapters than those that they receive."""
+        return bool(self.ranks)
+
+    def makes_own(self) -> bool:
+        """Whether clients use models of their own; truncated ones of the server's are not."""
+        return False
+
+    def rank_of(self, view: RoundView) -> jax.Array:
+        """Returns the rank of a client's adapters."""
+        ranks = self.ranks or (view.model.adapters.rank,)
+        return jnp.asarray(ranks)[view.client.id % len(ranks)]
+
+    def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
+        rank = self.rank_of(view)
+        own = view.model.adapters.scale(rank)
+        new = {
+            layer: Adapter(a, b * (scale / own)[:, None], jnp.where(jnp.arange(len(scale)) < rank, own, 0))
+            for layer, (a, b, scale) in adapters(view.server.params).items()
+        }
+        return view.server._replace(params=with_adapters(view.server.params, new)), view.memory
+
+
+def padded(view: FinishView) -> dict[str, Adapter]:
+    """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
+    found, server = {}, adapters(view.server.params)
+    for layer, (a, b, own) in adapters(view.public.params).items():
+        scale = server[layer].scale
+        found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
+    return found
+
+
+def mean_factors(update: PyTree, old: Mapping[str, Adapter]) -> dict[str, Adapter]:
+    """Returns the adapters whose factors are the clients' means, from the server's old ones and its update."""
+    moves = adapters(update)
+    return {layer: Adapter(a + moves[layer].a, b + moves[layer].b, scale) for layer, (a, b, scale) in old.items()}
+
+
+def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:
+    """Returns the server's update by which its adapters become the new ones."""
+    return with_adapters(update, {layer: jax.tree.map(jnp.subtract, new[layer], old[layer]) for layer in new})

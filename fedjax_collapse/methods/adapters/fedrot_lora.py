@@ -1,0 +1,52 @@
+"""FedRot-LoRA: before they are averaged, factors are rotated so that they come close to the server's.
+
+    A_k <- R^T A_k,   B_k <- B_k R,   R orthogonal: the product B_k A_k stays as it is
+    odd rounds:   R minimises |R^T A_k - A|;   even rounds from 2 on:   R minimises |B_k R - B|
+
+where A and B are the server's; with a ``strength`` below 1, R is the nearest orthogonal matrix to
+``(1 - strength) I + strength R``. A direction that R inverts, as every reflection has one, is left as it is by a
+strength below 0.5 and inverted by one above; at 0.5 the matrix is singular, and rounding decides. Then both factors are
+averaged. Zhang et al., "FedRot-LoRA: Mitigating Rotational Misalignment in Federated LoRA" (ICML 2026).
+
+By default the released code computes the R above, among all orthogonal matrices; for a strength of at most 1 it takes
+rotations without a reflection only, which can undo all that is gained. Here R is always orthogonal.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.methods.adapters._low_rank import change, mean_factors
+from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.nn.adapters import Adapter, adapters
+from fedjax_collapse.schema.options import Share
+
+
+@struct.dataclass
+class FedRotLoRA(Method):
+    """Factors that are aligned with the server's.
+
+    Args:
+        strength: how far factors are rotated, 1 is to the closest place.
+    """
+
+    strength: Share = 1.0
+    freeze = "base"
+    needs_adapters = True
+
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        server, new = adapters(view.server.params), {}
+        for layer, own in mean_factors(update, server).items():
+            by_a, by_b = own.a.T @ server[layer].a, own.b @ server[layer].b.T
+            best = nearest_orthogonal(jnp.where(view.round % 2 == 1, by_a, by_b))
+            identity = jnp.eye(len(best), dtype=best.dtype)
+            turn = nearest_orthogonal((1 - self.strength) * identity + self.strength * best)
+            turn = jnp.where(view.round == 0, identity, turn)
+            new[layer] = Adapter(own.a @ turn, turn.T @ own.b, own.scale)
+        return change(update, server, new), view.memory
+
+
+def nearest_orthogonal(matrix):
+    """Returns the orthogonal matrix that is closest to a square one."""
+    left, _, right = jnp.linalg.svd(matrix)
+    return left @ right

@@ -1,0 +1,30 @@
+"""FedSA-LoRA: both factors are trained, only A is averaged, and B stays at its client.
+
+    A = sum_k p_k A_k;   the model of client k is W_0 + s B_k A
+
+Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning" (ICLR 2025): A learns what clients
+have in common, B what is their own. In the released code the classifier is not averaged either.
+"""
+
+from flax import struct
+
+from fedjax_collapse.methods.base import Method
+from fedjax_collapse.schema.options import option
+
+
+@struct.dataclass
+class FedSALoRA(Method):
+    """Private factors B.
+
+    Args:
+        private_head: whether the head is private as well.
+    """
+
+    private_head: bool = option(True)
+    freeze = "base"
+    needs_adapters = True
+
+    @property
+    def private(self) -> str:
+        """The part of the network that stays at the clients."""
+        return "lora_b+head" if self.private_head else "lora_b"

@@ -1,0 +1,26 @@
+"""FedSVD: clients train B with a fixed A, and the server gives A the right singular vectors of their product.
+
+    B A = U S V^T, with the mean B;   A <- V^T,   B <- U S
+
+Lee et al., "FedSVD: Adaptive Orthogonalization for Private Federated Learning with LoRA" (NeurIPS 2025). The mean of B
+is exact, as in FFA-LoRA, and the product stays as it is; but the rows of A, which are orthonormal, follow it.
+"""
+
+from flax import struct
+
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.methods.adapters._low_rank import LowRank, change, closest, mean_factors
+
+
+@struct.dataclass
+class FedSVD(LowRank):
+    """A frozen factor A that the server makes anew in each round."""
+
+    freeze = "base+lora_a"
+    moved = "lora_a"
+    sends_factors = False
+    replaces_adapters = True
+
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        new = {layer: closest(mean.product, mean) for layer, mean in mean_factors(update, shared).items()}
+        return change(update, shared, new)

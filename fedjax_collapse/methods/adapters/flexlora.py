@@ -1,0 +1,36 @@
+"""FlexLoRA: average the products of the clients' adapters, and decompose the mean into each client's rank.
+
+    M = sum_k p_k s_k B_k A_k = U S V^T;   the server's A = V_r^T and B = U_r S_r / s, of the largest rank r
+
+and a client of rank r_k receives the first r_k singular directions, in its scale ``s_k``. Bai et al., "Federated
+Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources" (NeurIPS 2024). As in the released
+code, B has all singular values and the scale of each client is within the sum. The model that is evaluated has the
+network's rank. Signs of singular vectors are fixed.
+"""
+
+from flax import struct
+
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest, sum_of_products
+from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.schema.options import option
+
+
+@struct.dataclass
+class FlexLoRA(Ranked):
+    """Singular value decomposition of the mean product.
+
+    Args:
+        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
+            that rank for all.
+        roots: whether the roots of the singular values are in both factors, as in raFLoRA, instead of all in B.
+    """
+
+    roots: bool = option(False)
+    replaces_adapters = True
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, sum_of_products(view)
+
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        return change(update, shared, {layer: closest(report[layer], old, self.roots) for layer, old in shared.items()})

@@ -1,0 +1,61 @@
+"""RoLoRA: one factor is trained in a round, in turns, so that each mean of a factor is exact.
+
+    even rounds, from 0:  B = sum_k p_k B_k, with the server's A;   odd rounds:  A = sum_k p_k A_k, with the server's B
+
+Chen et al., "Robust Federated Finetuning of LLMs via Alternating Optimization of LoRA" (NeurIPS 2025). B comes first,
+as A has no gradient while B is 0. A variant in FedRot-LoRA's released code freezes the head as well. No code of the
+authors was found.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.methods.base import Method, RoundView
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import option
+
+
+@struct.dataclass
+class RoLoRA(Method):
+    """Factors that are trained in turns.
+
+    Args:
+        freeze_head: whether the head is never trained.
+    """
+
+    freeze_head: bool = option(False)
+    needs_adapters = True
+
+    @property
+    def freeze(self) -> str:
+        """The part of the network that is never trained."""
+        return "base+head" if self.freeze_head else "base"
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if not training.momentum_reset:
+            raise UserError("RoLoRA: training.momentum_reset=False would move the factor that a round does not train")
+        optimizer, one = training.make_optimizer(), jnp.ones(())
+        moved, _ = optimizer.update(jnp.zeros(()), optimizer.init(one), one)
+        if moved != 0:
+            raise UserError(
+                "RoLoRA: weight decay would move the factor that a round does not train, expected 0, in "
+                "training.weight_decay and in the optimizer"
+            )
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        for name, method in methods.items():
+            if method is not self and (method.has("correct") or method.has("decay")):
+                raise UserError(f"method {name}: its corrections would move the factor that RoLoRA does not train")
+
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        trains_b = view.round % 2 == 0
+        for part, is_trained in (("lora_b", trains_b), ("lora_a", ~trains_b)):
+            still = jax.tree.map(lambda g, now=is_trained: jnp.where(now, g, 0), gradient)
+            gradient = masks.where(view.model.mask(part).params, still, gradient)
+        return gradient

@@ -1,0 +1,65 @@
+"""FedRS: scale down the logits of classes that a client lacks, so that its softmax pushes them away less.
+
+    loss = cross-entropy of r_c f_c,     r_c = 1 if the client has examples of class c, else alpha
+
+It replaces plain cross-entropy (``losses/calibrated.py``). Li & Zhan, "FedRS: Federated Learning with Restricted
+Softmax for Label Distribution Non-IID Data" (KDD 2021). alpha is 0.9, 0.5 or 0.1 there, and 0.7 in FedVLS's table; 1 is
+plain cross-entropy. The authors' code uses scales between alpha and 1, by the frequency of each class
+(``scale="continuous"``), and scales the product of features and kernel without the bias. So its training never changes
+the bias, which evaluation uses (``use_bias=False``). PyTorch also applies no weight decay to params without a gradient;
+here weight decay acts on that bias unless it is frozen, as by ``LocalTraining(freeze="Dense_0/bias")`` for a head of
+that name. ``task_loss`` in the metrics is this loss; accuracies and the loss of the evaluated model use the plain
+logits.
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.losses import restricted_cross_entropy
+from fedjax_collapse.losses.calibrated import SCALES
+from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import Fraction, option
+
+
+@struct.dataclass
+class FedRS(Method):
+    """Cross-entropy of logits scaled by the client's class counts.
+
+    Args:
+        alpha: scale of the logits of classes that the client lacks; 1 is plain cross-entropy.
+        scale: 1 for every class that the client has (``binary``), or between ``alpha`` and 1 by the class's frequency
+            (``continuous``, the authors' code).
+        use_bias: False leaves the classifier's bias out of the loss and requires a linear classifier; weight decay
+            still acts on the bias unless it is frozen.
+    """
+
+    needs_classes = True
+    alpha: Fraction = 0.5
+    scale: str = option("binary", choices=SCALES)
+    use_bias: bool = option(True)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.use_bias:
+            return
+        names = [path.rpartition("/")[2] for path in _head(model, model.mask("head").params)]
+        if sorted(names) not in (["kernel"], ["bias", "kernel"]):
+            raise UserError(
+                f"FedRS: use_bias=False needs a linear classifier, that of network {type(model.module).__name__} has "
+                f"{', '.join(names)}; set use_bias=True"
+            )
+
+    def task(self, view: LocalView) -> jax.Array:
+        logits, labels, mask = view.outputs.logits, view.batch.labels, view.batch.mask
+        if not self.use_bias:
+            head = _head(view.model, view.params)
+            logits = view.outputs.features @ next(leaf for path, leaf in head.items() if path.endswith("kernel"))
+        return restricted_cross_entropy(logits, labels, mask, view.class_counts, self.alpha, self.scale)
+
+
+def _head(model: Model, params: PyTree) -> dict[str, jax.Array]:
+    """Returns the classifier's leaves of the params, by path."""
+    return masks.select(model.mask("head").params, params)

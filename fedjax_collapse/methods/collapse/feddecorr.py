@@ -1,0 +1,34 @@
+"""FedDecorr: decorrelate the features of each local batch, so that local training does not collapse them.
+
+    loss = cross-entropy + strength * correlation_frobenius(features)
+
+Shi et al., ICLR 2023 (eq. 9, algorithm 1; beta = 0.1) and TPAMI 2023. The default is the released code,
+``variant="official"``, for whose scale the strength 0.1 was published. With ``variant="paper"``, exactly eq. 9, the
+same effect requires a strength 62 times as large at N = 64 and d = 1280 (``losses/correlation.py``).
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.schema.options import NonNegative, option
+
+
+@struct.dataclass
+class FedDecorr(Regularizer):
+    """Squared Frobenius norm of the correlation matrix of the batch's features.
+
+    Args:
+        strength: factor of the penalty, the paper's beta; 0.1 belongs to ``variant="official"``.
+        variant: scale of the penalty: of the released code (``official``), of algorithm 1 (``pseudocode``), or of eq. 9
+            (``paper``).
+        eps: added to the variance of each feature.
+    """
+
+    strength: NonNegative = 0.1
+    variant: str = option("official", choices=VARIANTS)
+    eps: NonNegative = 1e-8
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        value = correlation_frobenius(view.outputs.features, view.batch.mask, self.variant, self.eps)
+        return {"correlation": Term(self.strength, value)}

@@ -1,0 +1,29 @@
+"""The loss from which FedDecorr is derived: equal singular values of the covariance of each local batch's features.
+
+    loss = cross-entropy + strength * (1/d) sum_i (lambda_i - mean lambda)^2
+
+Shi et al., ICLR 2023 and TPAMI 2023, eq. 7. The authors dismiss it as costly, report no training with it, and therefore
+give no strength; by ``losses/singular.py`` it costs what FedDecorr does. It grows with the fourth power of the
+features' scale, and falls where features shrink. On standardised features it is d times FedDecorr's
+``variant="paper"``, minus 1.
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses.singular import singular_value_variance
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.schema.options import NonNegative
+
+
+@struct.dataclass
+class SingularValueVariance(Regularizer):
+    """Variance of the singular values of the covariance of the batch's features.
+
+    Args:
+        strength: factor of the penalty; the default is our choice, by a trial on digits (``docs/methods.md``).
+    """
+
+    strength: NonNegative = 0.1
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        return {"singular": Term(self.strength, singular_value_variance(view.outputs.features, view.batch.mask))}

@@ -1,0 +1,73 @@
+"""FedProc: training moves from a loss on the server's class prototypes to plain cross-entropy.
+
+    loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
+
+Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round the
+loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``, which requires cross-entropy as task loss: it cannot
+be combined with a method that replaces the task loss.
+
+The released code computes prototypes in training mode on augmented images without the last partial batch, which also
+updates the running statistics; here they use all of the client's examples, by default in evaluation mode. Its network
+also feeds the normalised features to the classifier, which is an option of a network, not of this loss. The temperature
+is 1 in both.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
+from fedjax_collapse.methods._prototypes import (
+    MODES,
+    Prototypes,
+    local_class_sums,
+    no_prototypes,
+    update_prototypes,
+)
+from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regularizer, Term
+from fedjax_collapse.schema.options import Positive, option
+
+
+@struct.dataclass
+class FedProc(Regularizer):
+    """Prototype loss that is gradually replaced by cross-entropy.
+
+    Args:
+        ramp_rounds: rounds until only cross-entropy is left; 100 in the released code.
+        prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
+    """
+
+    strengths = ()
+    ramp_rounds: Positive = 100.0
+    prototype_mode: str = option("eval", choices=MODES)
+
+    def enabled(self) -> bool:
+        return self.ramp_rounds > 1  # otherwise it is cross-entropy in every round
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        for name, method in methods.items():
+            if method.has("task"):
+                raise UserError(f"FedProc: it ends with plain cross-entropy, {name} trains another loss; leave one out")
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        del variables
+        return no_prototypes(shapes)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        labels, mask = view.batch.labels, view.batch.mask
+        prototype = prototype_cross_entropy(view.outputs.features, labels, mask, view.shared.means)
+        difference = prototype - cross_entropy(view.outputs.logits, labels, mask)
+        return {"prototype_minus_task": Term(self.prototype_weight(view.round), difference)}
+
+    def prototype_weight(self, round: jax.Array) -> jax.Array:
+        """Returns ``1 - a``: 0 in the first round, then decreasing from almost 1 to 0."""
+        return jnp.where(round == 0, 0, 1 - jnp.minimum(round / self.ramp_rounds, 1))
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, local_class_sums(view, len(view.shared.valid), self.prototype_mode)
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        return update_prototypes(shared, *report)

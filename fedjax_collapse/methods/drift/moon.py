@@ -1,0 +1,91 @@
+"""MOON: pull the features of each row towards the server's model and away from the client's previous model.
+
+    loss = cross-entropy - strength * log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) ),   s: cosines, t: temperature
+
+Li et al., "Model-Contrastive Federated Learning" (CVPR 2021): t = 0.5, strengths 0.001 to 10. The server's and the
+previous model run in evaluation mode. The released code compares the outputs of a projection head that feeds the
+classifier; here these are the ``features`` of a network with a ``projector``. By default any network is accepted;
+``needs_projector=True`` rejects one without a projector. FedDecorr's code of MOON never uses its temperature: set 1 to
+reproduce it.
+
+A client that was never in a cohort has no previous model, and codes differ in what they use instead. By default it is
+the received model: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains in the same way but logs
+0. ``random_init`` (FedDecorr's code) compares with a network of random weights: here the run's initial model with the
+entries of each leaf shuffled, which for independent entries is another draw of the initialisation; the codes draw a
+separate one for each client. ``random_later`` (MOON's and FedUV's code) does so from the second round on, without a
+contrast in the first round.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.losses import model_contrastive
+from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import NonNegative, Positive, option
+
+
+class Previous(NamedTuple):
+    """A client's local model at the end of its last round; before its first round, a substitute."""
+
+    variables: Variables
+    is_own: jax.Array  # bool, False for the substitute
+
+
+@struct.dataclass
+class MOON(Regularizer):
+    """Contrast of the batch's features with the features of the server's and of the client's previous model.
+
+    Args:
+        strength: factor of the contrast, the paper's mu.
+        temperature: divides the cosines; 0.5 as published.
+        first_round: what replaces the previous model before a client's first round: the ``received`` model, a random
+            network (``random_init``; ``random_later`` from the second round on), or nothing (``mask``).
+        needs_projector: whether a network without a projector is rejected.
+    """
+
+    strength: NonNegative = 1.0
+    temperature: Positive = 0.5
+    first_round: str = option("received", choices=("received", "random_init", "random_later", "mask"))
+    needs_projector: bool = option(False)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.needs_projector and getattr(model.module, "projector", "none") == "none":
+            name = type(model.module).__name__
+            raise UserError(f"MOON: network {name} has no projector; set network.projector, or needs_projector=False")
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:
+        del shapes
+        if self.first_round.startswith("random"):
+            variables = Variables(_shuffle_entries(variables.params), variables.batch_stats)
+        return Previous(variables, jnp.zeros((), bool))
+
+    def frozen(self, server: Variables, shared: PyTree, memory: Previous) -> dict[str, Variables]:
+        del shared
+        return {"server": server, "previous": memory.variables}
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        server, previous = view.frozen["server"].features, view.frozen["previous"].features
+        value = model_contrastive(view.outputs.features, server, previous, view.batch.mask, self.temperature)
+        if self.first_round != "random_init":  # a constant, so that rounding leaves no gradient
+            is_compared = view.round > 0 if self.first_round == "random_later" else view.memory.is_own
+            value = jnp.where(is_compared, value, math.log(2) if self.first_round == "received" else 0.0)
+        return {"contrastive": Term(self.strength, value)}
+
+    def finish(self, view: FinishView) -> tuple[Previous, PyTree]:
+        return Previous(view.trained, jnp.ones((), bool)), ()
+
+
+def _shuffle_entries(params):
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    shuffled = [
+        jax.random.permutation(k, leaf.ravel()).reshape(leaf.shape) for k, leaf in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, shuffled)

@@ -1,0 +1,70 @@
+"""SCAFFOLD: control variates at the server and the clients correct each local step for client drift.
+
+    local gradient   g - c_i + c
+    after training   c_i+ = c_i - c + (w - w_i) / (K_i eta)          (option II)
+    server           w <- mean_i w_i,   c <- c + (1 / K) sum_i (c_i+ - c_i),   K: number of all clients
+
+Karimireddy et al. (2020), with server learning rate 1. The variates start at zero (in the NIID-Bench code: at a random
+network) and cover params only (there: also BatchNorm's statistics). The correction is part of the gradient, so the
+local optimizer applies momentum and clipping to it (there: it is added after the optimizer).
+
+In the released code of FedLESAM-S (``fedlesam.py``) the correction is multiplied by 0.1, ``g + 0.1 (c - c_i)``, while
+the variates are updated as here: ``strength=0.1``.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
+from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.drift.fednova import check_momentum, effective_steps
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import NonNegative, option
+
+
+@struct.dataclass
+class Scaffold(Method):
+    """Control variates.
+
+    Args:
+        normaliser: K_i: the number of ``steps``, as published, which with momentum is too small by a factor of about
+            ``1 / (1 - momentum)``, or the effective number of steps (``fednova``).
+        strength: factor of the correction; None is 1, as published.
+    """
+
+    normaliser: str = option("steps", choices=("steps", "fednova"))
+    strength: NonNegative | None = None
+
+    strengths = ("strength",)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.normaliser == "fednova":
+            check_momentum("Scaffold", training)
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        def corrected(g, c, c_i):
+            return g + (c - c_i if self.strength is None else self.strength * (c - c_i))
+
+        return jax.tree.map(corrected, gradient, view.shared, view.memory)
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        steps = view.steps
+        if self.normaliser == "fednova":
+            steps = effective_steps(steps, view.training.momentum)
+        distance = jnp.maximum(steps, 1) * view.learning_rate
+        changes = jax.tree.map(
+            lambda c, delta: jnp.where(view.steps > 0, -delta / distance - c, 0), view.shared, view.update
+        )
+        part_of_mean = jax.tree.map(lambda change: change / view.client.num_clients, changes)
+        return jax.tree.map(jnp.add, view.memory, changes), part_of_mean
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, shared, report)

@@ -1,0 +1,97 @@
+"""What classifiers in closed form have in common: sums of features that all clients send once, before the first round.
+
+    n_c = number of examples of class c,   s_c = sum of their features f,   Q = sum f f^T over all examples
+
+with the features of the initial network in evaluation mode. They are sums over examples, so that the classifier depends
+neither on the partition nor on the order of the clients. A matrix is inverted by its eigenvalues; directions in which
+it is 0 up to rounding are left out, as in the pseudoinverse.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core.records import Scalar, UserError, Variables
+from fedjax_collapse.losses import class_sums
+from fedjax_collapse.methods._linear_head import check_linear_head, with_head
+from fedjax_collapse.methods.base import ClientView, Method
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+
+_ROUNDING = 10  # epsilons of the largest eigenvalue below which an eigenvalue is 0
+
+
+class Sums(NamedTuple):
+    """What a client sends; after the reduction, of all clients."""
+
+    clients: jax.Array  # their number
+    counts: jax.Array  # [classes]
+    features: jax.Array  # [classes, d]
+    products: jax.Array  # [d, d]
+
+    def centred(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns the number of examples, their mean [d], and the products around it [d, d]."""
+        size = jnp.sum(self.counts)
+        mean = jnp.sum(self.features, axis=0) / size
+        return size, mean, self.products - size * jnp.outer(mean, mean)
+
+
+class ClosedForm(Method):
+    """A method whose first model has a classifier in closed form, from ``solve``.
+
+    A subclass has an option ``finetune``: whether clients then train the network, or nothing.
+    """
+
+    needs_classes = True
+
+    @property
+    def freeze(self) -> str:
+        return "none" if self.finetune else "all"
+
+    def solve(self, sums: Sums) -> tuple[jax.Array, jax.Array]:
+        """Returns kernel [d, classes] and bias [classes] from the sums over all clients."""
+        raise NotImplementedError
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        name = type(self).__name__
+        if private != "none":
+            raise UserError(
+                f"{name}: private {private!r} makes features or heads differ between clients, expected 'none'"
+            )
+        check_linear_head(name, model)
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        others = [name for name, method in methods.items() if method is not self]
+        if others and not self.finetune:
+            kind = type(self).__name__
+            raise UserError(f"{kind}: nothing is trained, which {', '.join(others)} would change; set finetune=True")
+
+    def first_report(self, view: ClientView) -> Sums:
+        def summarize(outputs, batch):
+            features = jnp.where(batch.mask[:, None], outputs.features, 0).astype(jnp.result_type(float))
+            sums, counts = class_sums(features, batch.labels, batch.mask, outputs.logits.shape[1])
+            return counts, sums, jnp.matmul(features.T, features, precision="highest")
+
+        counts, sums, products = view.sum_over_data(view.server, summarize)
+        return Sums(jnp.ones((), counts.dtype), counts, sums, products)
+
+    def first_model(self, variables: Variables, report: Sums, model: Model) -> Variables:
+        return with_head(variables, model, *self.solve(report))
+
+
+def inverse_times(matrix: jax.Array, right: jax.Array, ridge: Scalar = 0.0) -> jax.Array:
+    """Returns ``(matrix + ridge I)^-1 right`` for a positive semidefinite matrix [d, d] and ``right`` [d, n].
+
+    Directions in which the matrix is 0 up to rounding are left out; ``right`` should have no part in them.
+    """
+    values, vectors = jnp.linalg.eigh(matrix)
+    is_there = values > _ROUNDING * jnp.finfo(matrix.dtype).eps * values[-1]
+    inverse = jnp.where(is_there, 1 / jnp.where(is_there, values + ridge, 1), 0)
+    return times(vectors * inverse, times(vectors.T, right))
+
+
+def times(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Returns the product of matrices in the full precision of their type."""
+    return jnp.matmul(one, other, precision="highest")

@@ -1,0 +1,48 @@
+"""FedCGS: a Gaussian classifier from the means and the common covariance of features of a network that is not trained.
+
+    clients   counts n_c, sums of features of each class, sum f f^T
+    server    W = mu S^-1,   b_c = - mu_c^T S^-1 mu_c / 2 + log(n_c / N),   mu_c the means, S the covariance
+
+Guan et al., "Capture Global Feature Statistics for One-Shot Federated Learning" (AAAI 2025). S is the same for all
+classes: Gaussians with a common covariance have linear boundaries. The released code takes the total covariance of all
+features, with divisor N - 1 (``covariance="total"``); the classifier of Gaussians has that within the classes, with
+divisor N minus the number of classes (``"within"``). All clients report once, before the first round, on the initial
+network in evaluation mode, so that the classifier depends neither on the partition nor on the order of the clients.
+
+S is not shrunk: with fewer examples than features it is singular, and directions without variance are left out, where
+the released code inverts. A class without examples is never predicted: its bias is -1e9.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times, times
+from fedjax_collapse.schema.options import option
+
+_NEVER = -1e9  # the bias of a class without examples
+
+
+@struct.dataclass
+class FedCGS(ClosedForm):
+    """Gaussians of the classes with a common covariance.
+
+    Args:
+        covariance: of all features (``total``), or of their deviations from the mean of their class (``within``).
+        finetune: whether clients then train the network; otherwise nothing is trained.
+    """
+
+    covariance: str = option("total", choices=("total", "within"))
+    finetune: bool = option(False)
+
+    def solve(self, sums: Sums) -> tuple[jax.Array, jax.Array]:
+        (size, mean, products), counts = sums.centred(), sums.counts
+        means = sums.features / jnp.maximum(counts, 1)[:, None]
+        divisor = size - 1
+        if self.covariance == "within":
+            around = jnp.where(counts[:, None] > 0, means - mean, 0)
+            products = products - times((counts[:, None] * around).T, around)
+            divisor = size - jnp.sum(counts > 0)
+        kernel = inverse_times(products / jnp.maximum(divisor, 1), means.T)
+        prior = jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1) / size), _NEVER)
+        return kernel, prior - jnp.sum(means.T * kernel, axis=0) / 2

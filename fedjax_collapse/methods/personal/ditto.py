@@ -1,0 +1,43 @@
+"""Ditto: each client also trains a model of its own, which is kept close to the server's.
+
+    own model   minimises  F_k(v) + strength / 2 * sum (v - w)^2,     w as received
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML 2021). Clients use v, which starts
+at the initial model and does not leave them; a client outside the cohort keeps it. The server's model is that of
+federated averaging. Both trainings see the same batches, and the terms of other regularizers, and start with fresh
+momentum. In the released code both steps of a batch are taken before the next batch, which is the same, and the server
+averages clients equally (``weighting="equal"``), drawn in proportion to their size. BatchNorm's statistics belong to
+the model that is trained.
+
+PFLlib's default strength is 0: then v is never pulled to w, and is trained alone.
+"""
+
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
+from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.methods.drift.fedprox import FedProx
+from fedjax_collapse.schema.options import NonNegative, Positive
+
+
+@struct.dataclass
+class Ditto(Method):
+    """A model of its own for every client.
+
+    Args:
+        strength: factor of the squared distance to the received model, the paper's lambda; its code has 1.
+        epochs: of the own model; None takes those of local training, phases and steps included.
+    """
+
+    strength: NonNegative = 1.0
+    epochs: Positive | None = None
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> Variables:
+        return variables
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        changes = {} if self.epochs is None else dict(epochs=self.epochs, phases=(), steps=None)
+        return view.train(view.memory, {"ditto": FedProx(self.strength)}, **changes), ()
+
+    def personal(self, view: ClientView) -> Variables:
+        return view.memory

@@ -1,0 +1,185 @@
+"""FedPAC: private heads that the server combines for each client, on features that are pulled to shared prototypes.
+
+    head    trained first, on the received body; then the body, on
+    loss    task + strength * mean_{n, d} (z_nd - c_{y_n, d})^2,     c the server's prototypes
+    server  averages bodies, c_c <- sum_k n_kc p_kc / sum_k n_kc, and gives each client of the cohort
+    head_i <- sum_j a_ij head_j,     a_i = argmin over the simplex of  a' (diag V + D^i) a
+
+with the statistics that clients compute of the features of the RECEIVED body on their N_k examples, where p_kc mu_kc is
+the share of class c times its mean:
+
+    h_kc = p_kc mu_kc      V_k = (mean |z|^2 - sum_c |h_kc|^2) / N_k      D^i_jl = sum_c <h_ic - h_jc, h_ic - h_lc>
+
+Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration" (ICLR 2023). Weights
+below 0.001 are set to 0 and the others scaled to sum 1, as released. A client outside the cohort, or whose upload is
+lost, keeps its head. In the first round there are no prototypes. Rows whose class has none add 0 but count in the
+mean; the prototype of a class that the cohort lacks stays as it was.
+
+The released code has a learning rate of 0.1 for the head and 0.01 for the body, momentum 0.5, weight decay 0.0005 and
+batches of 50; here all phases have that of ``training``. Where there is no prototype it takes the client's own, and it
+forgets those of classes that the last cohort lacked. Its solver drops eigenvalues below 0.01 if one is negative: the
+matrix is positive semidefinite, so that this happens by rounding alone, and here never. PFLlib averages prototypes
+without weights (``average="clients"``), has one epoch for the body, and combines heads with the weights of other
+clients, as it lists heads and statistics in different orders. It combines one client after another without copies of
+the heads, so that later clients get mixtures of heads that are mixtures already, and does not scale the weights that
+are left to sum 1. FL-bench is as released.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.losses import class_sums
+from fedjax_collapse.methods._prototypes import (
+    Prototypes,
+    local_class_sums,
+    mean_square_to_prototypes,
+    no_prototypes,
+    update_prototypes,
+)
+from fedjax_collapse.methods.base import DispatchView, FinishView, LocalView, Method, Term
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining, Phase
+from fedjax_collapse.schema.options import NonNegative, Positive, option
+
+_SMALLEST = 1e-3  # weight of a head
+
+
+class Statistics(NamedTuple):
+    """What a client sends of the features of the body that it received last."""
+
+    variance: jax.Array  # V_k
+    means: jax.Array  # [classes, features], h_kc
+
+
+@struct.dataclass
+class FedPAC(Method):
+    """Private heads that are combined for each client, and features that are pulled to prototypes.
+
+    Args:
+        strength: factor of the mean squared difference between features and prototypes, the paper's lambda.
+        head_epochs: epochs in which only the head is trained.
+        body_epochs: epochs in which only the body is trained, afterwards.
+        average: of the clients' prototypes of a class: weighted by their ``examples`` of it, or all ``clients`` equal.
+    """
+
+    private = "head"
+    needs_classes = True
+
+    strength: NonNegative = 1.0
+    head_epochs: Positive = 1
+    body_epochs: Positive = 5
+    average: str = option("examples", choices=("examples", "clients"))
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if private != self.private:
+            raise UserError(f"FedPAC: private parts {private}, expected the head alone, which the server combines")
+
+    def phases(self) -> tuple[Phase, ...]:
+        return Phase("head", self.head_epochs), Phase("body", self.body_epochs)
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        del variables
+        return no_prototypes(shapes)
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> Statistics:
+        means = no_prototypes(shapes).means
+        return Statistics(jnp.zeros((), means.dtype), means)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
+
+    def finish(self, view: FinishView) -> tuple[Statistics, PyTree]:
+        num_classes, size = len(view.shared.valid), jnp.maximum(view.client.size, 1)
+
+        def summarize(outputs, batch):
+            sums, _ = class_sums(outputs.features, batch.labels, batch.mask, num_classes)
+            return sums, jnp.sum(jnp.where(batch.mask[:, None], outputs.features, 0) ** 2)
+
+        sums, squares = view.sum_over_data(view.server, summarize)
+        means = sums / size
+        statistics = Statistics(jnp.maximum(squares / size - jnp.sum(means**2), 0) / size, means)
+        sums, counts = local_class_sums(view, num_classes)
+        if self.average == "clients":
+            sums, counts = sums / jnp.maximum(counts, 1)[:, None], (counts > 0).astype(counts.dtype)
+        return statistics, (sums, counts)
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        return update_prototypes(shared, *report)
+
+    def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], Statistics]:
+        weights = head_weights(view.memory, view.arrived)
+
+        def combine(head):
+            combined = jnp.tensordot(weights.astype(head.dtype), head, 1, precision="highest")
+            return jax.vmap(jnp.where)(view.arrived, combined, head)
+
+        return jax.tree.map(combine, view.private), view.memory
+
+
+def head_weights(statistics: Statistics, arrived: jax.Array) -> jax.Array:
+    """Returns the weights [clients, clients] of all heads in each client's.
+
+    Args:
+        statistics: of all clients, stacked.
+        arrived: [clients] whose heads may be combined; the rows of the others have no meaning.
+    """
+    rows = statistics.means.reshape(len(arrived), -1)
+    rows = rows - jnp.mean(rows, axis=0, where=arrived[:, None])  # which rounds less, and changes no difference
+    rows = jnp.where(arrived[:, None], rows, 0)
+    gram = jnp.matmul(rows, rows.T, precision="highest")
+
+    def of_client(own, square):
+        matrix = jnp.diag(statistics.variance) + square - own[:, None] - own + gram
+        return smallest_combination(matrix, arrived)
+
+    weights = jax.vmap(of_client)(gram, jnp.diag(gram))
+    weights = jnp.where(weights < _SMALLEST, 0, weights)
+    return _scaled(weights)
+
+
+def smallest_combination(matrix: jax.Array, allowed: jax.Array) -> jax.Array:
+    """Returns the weights ``a`` [size], not negative and with sum 1, with the smallest ``a' matrix a``.
+
+    ``a`` is ``b / sum(b)``, where b >= 0 minimises ``b' matrix b / 2 - sum(b)``, whose gradient is then 0 where b > 0,
+    and nowhere negative. Which entries are positive is found by principal pivoting (Kim and Park, SIAM J. Sci. Comput.
+    2011): all that violate this change sides, and if that has not ended after ``size`` steps, one at a time.
+
+    Args:
+        matrix: [size, size] positive semidefinite.
+        allowed: [size] which weights may be positive.
+    """
+    size, eps = len(allowed), jnp.finfo(matrix.dtype).eps
+    matrix = jnp.where(allowed[:, None] & allowed, matrix, 0)
+    trace = jnp.trace(matrix)
+    identity = jnp.eye(size, dtype=matrix.dtype)
+    matrix = matrix / jnp.where(trace > 0, trace, 1) + eps * identity
+
+    def solve(positive):
+        system = jnp.where(positive[:, None] & positive, matrix, identity)
+        values = jnp.linalg.solve(system, positive.astype(matrix.dtype))
+        slack = matrix @ values - 1
+        is_wrong = jnp.where(positive, values < -100 * eps * jnp.max(jnp.abs(values)), slack < -100 * eps)
+        return values, is_wrong & allowed
+
+    def pivot(carry):
+        step, positive, _, is_wrong = carry
+        last = jnp.arange(size) == jnp.max(jnp.where(is_wrong, jnp.arange(size), -1))
+        positive = positive ^ jnp.where(step < size, is_wrong, last)
+        return step + 1, positive, *solve(positive)
+
+    def continues(carry):
+        step, _, _, is_wrong = carry
+        return jnp.any(is_wrong) & (step < 10 * size + 20)
+
+    _, _, values, _ = jax.lax.while_loop(continues, pivot, (0, allowed, *solve(allowed)))
+    return _scaled(jnp.maximum(values, 0))
+
+
+def _scaled(weights):
+    """Returns the weights scaled to sum 1 in their last axis; zeros if all are."""
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return weights / jnp.where(total > 0, total, 1)

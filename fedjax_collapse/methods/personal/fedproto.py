@@ -1,0 +1,106 @@
+"""FedProto: clients keep their networks, and exchange the mean features of each class.
+
+    loss    task + strength * mean_{n, d} (z_nd - c_{y_n, d})^2
+    client  sends p_kc, the mean of its features z of class c
+    server  c_c <- sum_k a_kc p_kc / sum_k a_kc       over the cohort's clients that have class c
+
+Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI 2022). A row whose class has no
+prototype adds 0 but counts in the mean over the batch, as in the released code; in the first round there are none. A
+class that no client of the cohort has loses its prototype. A client predicts the class of the nearest prototype; as
+long as there is none that it compares with, before the first round for example, it predicts by its head. Logits are
+minus the squared distances; those of classes without prototype are finite and lower by a thousand.
+
+    paper           a_kc = examples of class c at client k; features after training; nearest of all prototypes
+    released code   average="clients", collected="last_epoch", prediction="own"
+    PFLlib          average="clients", collected="all_epochs", prediction="all"
+    FL-bench        prediction="head"
+
+Features that are collected during training are those of its steps, before each step, with BatchNorm in training mode.
+PFLlib counts everything as wrong before there are prototypes; the released code prints running means over clients as
+accuracies. The term is a mean over the features, so a strength for squared distances is multiplied by their number.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
+from fedjax_collapse.losses import class_sums
+from fedjax_collapse.methods._prototypes import (
+    Prototypes,
+    local_class_sums,
+    mean_square_to_prototypes,
+    no_prototypes,
+)
+from fedjax_collapse.methods.base import ClientView, FinishView, LocalView, Method, RoundView, Term
+from fedjax_collapse.schema.options import NonNegative, option
+
+_BELOW = 1e3  # how far the logits of classes without prototype are below the others
+
+
+@struct.dataclass
+class FedProto(Method):
+    """Private networks, and prototypes of the classes that all share.
+
+    Args:
+        strength: factor of the mean squared difference between features and prototypes, the paper's lambda; its
+            experiments have 1, on CIFAR-10 0.1.
+        average: of the clients' prototypes of a class: weighted by their ``examples`` of it, or all ``clients`` equal.
+        collected: whose mean is sent: the features of the ``trained`` network in evaluation mode, or those of the
+            steps of the ``last_epoch`` or of ``all_epochs`` while it is trained.
+        prediction: the class of the nearest of ``all`` prototypes, or of the client's ``own`` classes, or by the
+            ``head``.
+    """
+
+    private = "all"
+    needs_classes = True
+
+    strength: NonNegative = 1.0
+    average: str = option("examples", choices=("examples", "clients"))
+    collected: str = option("trained", choices=("trained", "last_epoch", "all_epochs"))
+    prediction: str = option("all", choices=("all", "own", "head"))
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        del variables
+        return no_prototypes(shapes)
+
+    def init_carry(self, view: RoundView) -> PyTree:
+        if self.collected == "trained":
+            return ()
+        sums = jnp.zeros_like(view.shared.means)
+        return jnp.zeros_like(view.client.size), (sums, sums[:, 0])  # steps, and class_sums
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
+
+    def carry(self, view: LocalView) -> PyTree:
+        if self.collected == "trained":
+            return ()
+        step, sums = view.carry
+        if self.collected == "last_epoch":
+            is_first = step % view.training.steps_per_epoch(view.client.size) == 0
+            sums = jax.tree.map(lambda total: jnp.where(is_first, 0, total), sums)
+        of_batch = class_sums(view.outputs.features, view.batch.labels, view.batch.mask, len(view.shared.valid))
+        return step + 1, jax.tree.map(jnp.add, sums, of_batch)
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        if self.collected == "trained":
+            sums, counts = local_class_sums(view, len(view.shared.valid))
+        else:
+            _, (sums, counts) = view.carry
+        weights = jnp.where(counts > 0, view.class_counts if self.average == "examples" else 1, 0)
+        return view.memory, (weights[:, None] * sums / jnp.maximum(counts, 1)[:, None], weights.astype(sums.dtype))
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        sums, weights = report
+        return Prototypes(sums / jnp.maximum(weights, 1)[:, None], weights > 0)
+
+    def predict(self, outputs: Outputs, view: ClientView) -> jax.Array:
+        if self.prediction == "head":
+            return outputs.logits
+        means, valid = view.shared
+        candidates = valid & (view.class_counts > 0) if self.prediction == "own" else valid
+        logits = -jnp.sum((outputs.features[:, None] - means) ** 2, axis=2)
+        lowest = jnp.min(jnp.where(candidates, logits, jnp.inf), axis=1, keepdims=True)
+        logits = jnp.where(candidates, logits, 2 * lowest - _BELOW)
+        return jnp.where(jnp.any(candidates), logits, outputs.logits)

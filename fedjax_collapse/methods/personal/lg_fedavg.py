@@ -1,0 +1,39 @@
+"""LG-FedAvg: each client has a private body; only the head is averaged.
+
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations" (2020). Head and
+body are trained jointly. ``shared`` is the averaged part, such as ``head+Dense_1`` for the last two layers; everything
+else, including BatchNorm's running statistics, stays at the clients. The personal models are evaluated, as in
+``fedper.py``; the server's model, with the mean of all bodies, is of little use by itself.
+
+The released code starts from a model trained by federated averaging (``variables`` of ``simulate``), weights clients
+equally (``weighting="equal"``), and evaluates the best network that each client ever had; here it is the last one. Its
+command for CIFAR-10 averages the two convolutions and makes the dense layers private, the reverse of the paper; to
+reproduce it, use ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120, 100)``.
+"""
+
+from flax import struct
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.methods.base import Method
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.schema.options import option
+
+
+@struct.dataclass
+class LGFedAvg(Method):
+    """Private bodies.
+
+    Args:
+        shared: the part of the network that is averaged, or several parts joined by +, such as ``head+Dense_1``.
+    """
+
+    shared: str = option("head")
+
+    @property
+    def private(self) -> str:
+        return " - ".join(["all", *self.shared.split("+")])
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if " - " in self.shared:
+            raise UserError(f"LGFedAvg: shared {self.shared!r}: expected parts of the network joined by +")

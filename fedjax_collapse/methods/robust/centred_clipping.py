@@ -1,0 +1,40 @@
+"""Centred clipping: only the part of an update that differs from the last round's is clipped.
+
+    v <- v + mean of (u_i - v) min(1, max_norm / ||u_i - v||),   from the v of the last round, at first 0
+
+Karimireddy et al., "Learning from History for Byzantine Robust Optimization" (ICML 2021). v is the last change of the
+server's params, so with a server optimizer, or with a method that changes the server's update, it is what these made
+of it. One step a round as in the paper; epfml's code takes 3. Params only, with equal weights; see ``median.py``.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
+from fedjax_collapse.methods.base import CohortView, Method
+from fedjax_collapse.methods.robust import _robust
+from fedjax_collapse.schema.options import Count, Positive, option
+
+
+@struct.dataclass
+class CentredClipping(Method):
+    """The last update plus the mean of clipped differences to it.
+
+    Args:
+        max_norm: the largest norm of a difference, in the units of the params; the default is our choice.
+        iterations: the number of steps in a round.
+    """
+
+    max_norm: Positive = 1.0
+    iterations: Count = option(1)
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
+        centre = _robust.restrict(view.shared, stacked)
+        return _robust.clipped_mean(stacked, view.counted, self.max_norm, self.iterations, centre)
+
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        return jax.tree.map(jnp.subtract, after.params, before.params)

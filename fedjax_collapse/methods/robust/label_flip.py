@@ -1,0 +1,29 @@
+"""Label flipping: malicious clients train on wrong labels.
+
+    y -> C - 1 - y,   C classes
+
+Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning" (USENIX Security 2020). All that a
+malicious client computes from its training examples has the wrong labels, also its class counts.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Batch
+from fedjax_collapse.methods.base import RoundView
+from fedjax_collapse.methods.robust._attacks import Attack
+
+
+@struct.dataclass
+class LabelFlip(Attack):
+    """Training on flipped labels.
+
+    Args:
+        share: of all clients that are malicious, the last ones; their number is rounded.
+    """
+
+    needs_classes = True
+
+    def batch(self, batch: Batch, view: RoundView) -> Batch:
+        last = view.model.initial_shapes().logits.shape[-1] - 1
+        return batch._replace(labels=jnp.where(self.is_own(view), last - batch.labels, batch.labels))

@@ -1,0 +1,31 @@
+"""Sign flipping: malicious clients send minus their update, perhaps scaled.
+
+sent = -scale u
+
+Of what the methods before it make of the update; blades flips each local gradient instead.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.methods.robust._attacks import Attack
+from fedjax_collapse.schema.options import Positive
+
+
+@struct.dataclass
+class SignFlip(Attack):
+    """The opposite update.
+
+    Args:
+        share: of all clients that are malicious, the last ones; their number is rounded.
+        scale: factor of the update.
+    """
+
+    scale: Positive = 1.0
+
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        factor = jnp.where(self.is_own(view), -self.scale, 1)
+        return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), update), view.memory

@@ -1,0 +1,97 @@
+"""FedExP: the server extrapolates, by a larger factor the more the clients' updates differ in direction.
+
+    w <- w + eta D,   D = sum_i p_i D_i,   eta = max(1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + M eps)))
+
+with D_i the update of params that client i sends, p_i its weight and M the number of clients whose updates arrive.
+Jhunjhunwala et al., "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023). With ``variant="paper"``
+eps is not multiplied by M, as in the paper; the released code multiplies it. As published, the mean of the last two
+models is evaluated (``last``: only the last one); BatchNorm's running statistics, which are averaged without
+extrapolation, are always the last.
+
+``eps`` is the published value for CIFAR (0.1 for EMNIST). The released code decays the learning rate by 0.998 per round
+and ``eps`` by its square (``eps_decay=0.998**2``), including the first round; here neither decays by default. The code
+released with FedVLS takes norms over the whole state, so its eta is always 1.
+
+Norms are of what is sent, after the ``upload`` of all methods. D must be the mean of these updates, so FedExP comes
+before other methods that change the server's update; they receive eta D, as a server optimizer does. Each client sends
+one additional number.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core.records import Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.schema.options import Positive, Share, option
+
+
+class Shared(NamedTuple):
+    """State of the server."""
+
+    previous: PyTree  # params before the last round; after the first round, the params after it
+    rounds: jax.Array  # number of rounds, including the current one
+
+
+@struct.dataclass
+class FedExP(Method):
+    """Extrapolation of the server's update.
+
+    Args:
+        eps: added to the squared norm of the mean update; larger values extrapolate less.
+        eps_decay: factor of ``eps`` from round to round.
+        variant: whether ``eps`` is multiplied by the number of clients (``official``) or not (``paper``).
+        evaluate: the evaluated model: the mean of the last two models (``average``), or the ``last`` one.
+    """
+
+    needs_mean = True
+    eps: Positive = 1e-3
+    eps_decay: Share = 1.0
+    variant: str = option("official", choices=("official", "paper"))
+    evaluate: str = option("average", choices=("average", "last"))
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        name, first = next((name, method) for name, method in methods.items() if method.has("aggregate"))
+        if first is not self:
+            raise UserError(f"FedExP: {name} changes the server's update before it; expected FedExP first")
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Shared:
+        return Shared(variables.params, jnp.zeros(()))
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, (view.client.weight * _squared_norm(view.sent), jnp.ones(()))
+
+    def combine(self, shared: Shared, report: PyTree) -> Shared:
+        return shared._replace(rounds=shared.rounds + 1)
+
+    def aggregate(self, update: PyTree, shared: Shared, report: PyTree) -> PyTree:
+        squared_norms, count = report
+        eps = self.eps * self.eps_decay**shared.rounds
+        eta = extrapolation(squared_norms, update, eps * count if self.variant == "official" else eps)
+        return jax.tree.map(lambda leaf: eta * leaf, update)
+
+    def after_round(self, shared: Shared, before: Variables, after: Variables, measured: PyTree) -> Shared:
+        previous = jax.tree.map(lambda w, new: jnp.where(shared.rounds > 1, w, new), before.params, after.params)
+        return shared._replace(previous=previous)
+
+    def evaluated(self, variables: Variables, shared: Shared, model: Model) -> Variables:
+        if self.evaluate == "last":
+            return variables
+        mean = jax.tree.map(lambda new, old: (new + old) / 2, variables.params, shared.previous)
+        return variables._replace(params=mean)
+
+
+def extrapolation(squared_norms: jax.Array, mean: PyTree, eps: Scalar) -> jax.Array:
+    """Returns ``max(1, squared_norms / (2 (||mean||^2 + eps)))``.
+
+    ``mean`` is the weighted mean of the updates, ``squared_norms`` the weighted mean of their squared norms.
+    """
+    return jnp.maximum(1, squared_norms / (2 * (_squared_norm(mean) + eps)))
+
+
+def _squared_norm(tree):
+    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))

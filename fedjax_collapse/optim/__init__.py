@@ -1,0 +1,1 @@
+"""Local training's hyper-parameters, optimizers and schedules, and the aggregation of clients' uploads."""

@@ -1,0 +1,234 @@
+"""A whole run: rounds, evaluation, storage of the results, checkpoints, stopping and resuming."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from fedjax_collapse.core import processes
+from fedjax_collapse.core.records import Key, UserError, Variables
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.privacy.guarantee import Privacy
+from fedjax_collapse.run.divergence import Diverged
+from fedjax_collapse.run.measurement import Measurement
+from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.running import PATIENCE, RunLoop
+from fedjax_collapse.run.running import Result as Result
+from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
+from fedjax_collapse.run.runs import check as check
+from fedjax_collapse.run.runs import initialize as initialize
+from fedjax_collapse.run.runs import structure as structure
+from fedjax_collapse.schema.options import check_fields, check_value
+from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.local import NotFinite
+
+
+class Options(TypedDict, total=False):
+    """Optional arguments of ``simulate``."""
+
+    variables: Variables
+    participation: float | Participation
+    evaluate_every: int
+    checkpoint_every: int
+    watch: str | tuple[int, ...]
+    measurements: Mapping[str, Measurement]
+    measure_every: int
+    on_nan: str
+    stop_at_accuracy: float
+    save_local: str
+    finetuning: Finetuning
+    privacy: Privacy
+    client_map: ClientMap
+    storage: str
+    folder: Path | str
+    name: str
+    listener: Callable[[Row, Row], None]
+    should_stop: Callable[[], bool]
+
+
+def simulate(
+    federation: Federation, model: Model, algorithm: FedAvg, *, rounds: int, key: Key, **options: Unpack[Options]
+) -> Result:
+    """Runs ``rounds`` rounds of ``algorithm`` on ``federation``.
+
+    Args:
+        federation: the examples and their partition.
+        model: the model.
+        algorithm: local training, methods and the server's step.
+        rounds: the number of rounds.
+        key: the source of all randomness; equal keys give equal results.
+        variables: initial variables of the server; by default the model's own initialisation from ``key``.
+        participation: the fraction of the clients drawn into each round's cohort, at least one; or the rules by which
+            clients are drawn, drop out and fall behind (``engine.Participation``); default 1, all clients.
+        evaluate_every: rounds between evaluations, which are one compiled call; default 1.
+        checkpoint_every: rounds between checkpoints, rounded up to evaluations; default 10.
+        watch: the clients whose local models are measured: ``one``, the client of the cohort with the lowest identity
+            (default), ``all`` of the cohort, or a tuple of identities.
+        measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved;
+            default none.
+        measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
+            measured.
+        on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
+            (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``, which is
+            the default, and the only choice, if a method adds noise to the mean upload (``DPFedAvg``).
+        stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
+        save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
+            step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
+        finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
+            discards (``own_tests.Finetuning``); default none.
+        privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): epsilon stands in all
+            rows of metrics, and ``privacy.json`` in the folder says what it covers; default none, no accounting. Needs
+            a ``folder`` or a ``name``.
+        client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
+        storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
+            ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.
+        folder: where metrics and checkpoints are written; a second call continues from there, to the same bits. Default
+            none: nothing is written.
+        name: of the run, if a method adds noise to the mean upload: runs of other names, or that differ in anything
+            else but length and what is observed, have independent cohorts and noise. By default that of the folder,
+            which stores it, so that a folder can be moved.
+        listener: called with the rows of metrics and timing after every evaluation.
+        should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
+            True writes a checkpoint and returns, and so does Ctrl-C.
+
+    Returns:
+        The result, complete or up to where the run was stopped. Of a federation on disk, ``clients`` only has the
+        cohorts: arrays [rounds, cohort], among them the identities, ``client``.
+
+    Raises:
+        UserError: a value is invalid, the folder belongs to another run, or a round does not fit into memory.
+        Diverged: a UserError with the result so far, which is also in the folder; see ``on_nan``.
+
+    Examples:
+        >>> source = sources.digits()
+        >>> parts = partition.dirichlet(source.labels, num_clients=10, alpha=0.5)
+        >>> federation = Federation.from_source(source, parts)
+        >>> model = Model(nn.MLP(10, hidden=(16,)), federation.input_shape)
+        >>> algorithm = FedAvg(LocalTraining(epochs=1), methods={"feddecorr": FedDecorr(0.1)})
+        >>> result = simulate(federation, model, algorithm, rounds=2, key=jax.random.key(0), participation=0.5)
+        >>> [row["round"] for row in result.metrics]
+        [1, 2]
+        >>> result.clients["task_loss"].shape  # [rounds, clients]
+        (2, 10)
+    """
+    for name in options.keys() - Options.__annotations__.keys():
+        raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
+    options = {name: value for name, value in options.items() if value is not None}
+    listener = options.pop("listener", None)
+
+    def listen(rows, timings):
+        if listener:
+            listener(rows[0], timings[0])
+
+    def options_of(record):
+        return {name: options.pop(name) for name in record._fields if name in options}
+
+    measurements = options.pop("measurements", {})
+    check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
+    check_value("simulate: measurements", measurements, Mapping[str, Measurement])
+    measurements = tuple(measurements.items())
+    fraction = options.get("participation", 1.0)
+    is_stored = isinstance(federation, Federation) and federation.store is not None
+    if is_stored and not isinstance(fraction, Participation):
+        options["participation"] = Participation(fraction=fraction, sampler=HostUniform())
+    schedule = Schedule(rounds, measurements=measurements, **options_of(Schedule))
+    run = Run(federation, algorithm, key, **options_of(Run))
+    hardware, callbacks = Hardware(**options_of(Hardware)), Callbacks(listen, **options_of(Callbacks))
+    return simulate_runs([run], model, schedule, hardware, callbacks)[0]
+
+
+def simulate_runs(
+    runs: Sequence[Run],
+    model: Model,
+    schedule: Schedule,
+    hardware: Hardware = Hardware(),  # noqa: B008
+    callbacks: Callbacks = Callbacks(),  # noqa: B008
+) -> list[Result]:
+    """Simulates runs that differ in seed, partition or numeric hyper-parameters as one program.
+
+    If there are several processes (``core/processes.py``), only the first has the folders, and all stop if one is asked
+    to. Raises what ``simulate`` raises; runs that diverge are reported after the others are done.
+
+    Args:
+        runs: runs with the same ``structure``; more than one needs a ``run_map``.
+        model: the model.
+        schedule: of all runs.
+        hardware: where they run.
+        callbacks: called between rounds.
+    """
+    check_fields(callbacks, "simulate")
+    with memory.explain_out_of_memory():
+        loop = RunLoop(runs, model, schedule, hardware)
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop, loop.written_at_last():
+            stop = _Stop(should_stop)
+            loop.prepare(callbacks.announce)
+            if not stop.if_due():
+                _advance(loop, callbacks, stop)
+        results = loop.results()
+    if loop.diverged and loop.is_over:
+        raise Diverged(loop.diverged, results)
+    return results
+
+
+def _advance(loop, callbacks, stop):
+    """Advances to the end, or until it is stopped."""
+    while not loop.is_over:
+        try:
+            rows = loop.advance(stop.if_due)
+        except NotFinite as failure:  # raised in the debug layout
+            loop.stop_at(failure)
+            return
+        if rows is None:
+            loop.save(is_stopping=True)
+            return
+        callbacks.listener(*rows)
+        loop.find_diverged(callbacks.announce)
+        is_stopping = stop.now()
+        loop.save(is_stopping)
+        if is_stopping:
+            return
+
+
+class _Stop:
+    """Decides whether to stop, at the same places in all processes."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop, self._asked = should_stop, time.monotonic()
+
+    def now(self) -> bool:
+        """Returns whether any of the processes is asked to stop."""
+        self._asked = time.monotonic()
+        return any(processes.all_gather(bool(self._should_stop())))
+
+    def if_due(self) -> bool:
+        """The same, unless it was decided a moment ago."""
+        is_due = processes.is_multiprocess() or time.monotonic() - self._asked >= PATIENCE
+        return is_due and self.now()
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(should_stop):
+    """Yields ``should_stop``, extended to return True after Ctrl-C; a second Ctrl-C interrupts at once.
+
+    In another thread, or with a signal handler of the caller, signals are left alone.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield should_stop
+        return
+    received = []
+
+    def handle(number, frame):
+        received.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: bool(received) or should_stop()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
