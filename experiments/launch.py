@@ -28,15 +28,13 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import jax
 
-from experiments.commands.parser import Parser
-from experiments.config import launch_options, manual
-from experiments.config.config_files import with_config_found
-from experiments.config.errors import one_line
-from experiments.config.parsing import default_workdir, defined_flags, parse
-from experiments.config.resolving import resolve
-from experiments.folder import JOBS
+from experiments.commands import manual
+from experiments.parser import Parser
 from experiments.startup import STOPPED, STOPPING
+from experiments.study import launch_options
+from experiments.study.config_files import with_config_found
 from experiments.study.failures import RunsFailed
+from experiments.study.parsing import default_workdir, defined_flags, parse
 from experiments.study.preparing import check_privacy
 from experiments.study.processes import hosts
 from experiments.study.processes.lock import only_process_in
@@ -44,11 +42,14 @@ from experiments.study.processes.slurm import submit
 from experiments.study.processes.workers import Work, failures, last_round, train_in_workers
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import check_sinks
+from experiments.study.resolving import resolve
 from experiments.study.resuming import check_resume, done_runs
 from experiments.study.study import run_study
 from experiments.study.summaries import finish, overview
+from fedjax_collapse.config.folder import JOBS
 from fedjax_collapse.core.files import make_cache
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.user_code import one_line
 
 
 def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:

@@ -4,6 +4,8 @@ from fedjax_collapse import engine as engine
 from fedjax_collapse import losses as losses
 from fedjax_collapse import methods as methods
 from fedjax_collapse import nn as nn
+from fedjax_collapse.config.loading import LoadedRun as LoadedRun
+from fedjax_collapse.config.loading import load_run as load_run
 from fedjax_collapse.core import compiler_bugs as _compiler_bugs
 from fedjax_collapse.core.records import Batch as Batch
 from fedjax_collapse.core.records import Outputs as Outputs
@@ -20,8 +22,8 @@ from fedjax_collapse.engine import Participation as Participation
 from fedjax_collapse.losses import masked_mean as masked_mean
 from fedjax_collapse.methods import *  # noqa: F403
 from fedjax_collapse.nn.adapters import LoRA as LoRA
+from fedjax_collapse.nn.interchange.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.model import Model as Model
-from fedjax_collapse.nn.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.nn.task import MULTI_LABEL as MULTI_LABEL
 from fedjax_collapse.nn.task import NEXT_CHARACTER as NEXT_CHARACTER
@@ -33,8 +35,6 @@ from fedjax_collapse.optim.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.optim.local_training import Phase as Phase
 from fedjax_collapse.privacy.guarantee import Privacy as Privacy
 from fedjax_collapse.run.divergence import Diverged as Diverged
-from fedjax_collapse.run.loading import LoadedRun as LoadedRun
-from fedjax_collapse.run.loading import load_run as load_run
 from fedjax_collapse.run.own_tests import Finetuning as Finetuning
 from fedjax_collapse.run.simulation import Result as Result
 from fedjax_collapse.run.simulation import simulate as simulate

@@ -38,7 +38,7 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
         "research.scale",
         "computes what a round costs with millions of clients, and compares it with this machine",
     ),
-    "manual": ("config.manual", "prints all config keys and options, the page docs/configs.md"),
+    "manual": ("commands.manual", "prints all config keys and options, the page docs/configs.md"),
     "completion": ("commands.completion", "prints the completion of this command line for bash, zsh or tcsh"),
 }
 _PARENT = Path(__file__).resolve().parents[1]

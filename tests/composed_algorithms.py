@@ -7,8 +7,8 @@ adapters that are drawn at the client and a moved base, ranks that change, a pse
 from collections.abc import Collection
 
 from experiments.benchmarks.overheads import first_accepted
-from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+from fedjax_collapse.config.keys import METHODS
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
 _OPTIONS |= {"dp_fedavg": dict(quantile=0.5, bit_noise=1.0), "alie": dict(z=1.0)}
@@ -23,7 +23,7 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
     A method among ``but`` that goes with none before it is left out.
     """
     composed = []
-    for name, kind in names.classes("method").items():
+    for name, kind in METHODS.items():
         if kind.needs_adapters and name not in _OF_ADAPTERS:
             continue
         own = {name: kind(**_OPTIONS.get(name, {}))}

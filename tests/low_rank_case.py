@@ -136,9 +136,9 @@ def run(
     federation = Federation.from_arrays(inputs, labels, parts, inputs, labels, 0.0, 1.0)
     start = model.init(jax.random.key(0)) if start is None else start
     state = engine.init(algorithm, model, start, len(case.sizes), jax.random.key(0))._replace(round=round)
-    static = engine.Rounds(model, engine.Layout(engine.Chunked(1), len(case.sizes), 1))
+    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(1), len(case.sizes), 1))
     algorithm, state, start = jax.tree.map(jnp.array, (algorithm, state, start))  # copies, as the rounds donate them
-    data = engine.Data(federation.ownership)
+    data = engine.Assignment(federation.ownership)
     advance = engine.run_rounds(static, algorithm, state, data, federation.train, 1)
     return start, jax.device_get(advance.state._replace(key=None))
 

@@ -90,8 +90,8 @@ def run(
         clients = clients._replace(memory={**clients.memory, **memory})
     if private is not None:
         clients = clients._replace(private={**clients.private, **private})
-    static = engine.Rounds(model, engine.Layout(engine.Chunked(1), federation.num_clients, rounds))
-    data = engine.Data(federation.ownership)
+    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(1), federation.num_clients, rounds))
+    data = engine.Assignment(federation.ownership)
     server = state.server._replace(shared={**state.server.shared, **(shared or {})})
     state = state._replace(server=server, clients=clients)
     algorithm, state = jax.tree.map(jnp.array, (algorithm, state))  # copies, as the rounds donate them

@@ -11,8 +11,7 @@ from experiments.benchmarks import OURS, SYSTEMS
 from experiments.benchmarks.environment import available_memory, gpus
 from experiments.benchmarks.suites import LOWERINGS, SUITES
 from experiments.benchmarks.workloads import WORKLOADS
-from experiments.commands.parser import Parser
-from experiments.config.choices import OpenChoice
+from experiments.parser import Parser, names_option
 
 FIGURES = (".svg", ".png", ".pdf")
 _DEFAULT_SYSTEMS = {  # by suite and device
@@ -56,7 +55,7 @@ def command_line(description: str) -> Parser:
     add = parser.add_argument
     add("--suite", choices=list(SUITES), default="workloads", help="what is measured")
     every = dict.fromkeys(name for suite in SUITES.values() for name in suite.names)
-    add("--only", type=words, **OpenChoice(every, "").argument("of the suite's workloads, networks or methods:"))
+    add("--only", type=words, **names_option(every, "of the suite's workloads, networks or methods:"))
     add("--systems", **_list_of(SYSTEMS, "of workloads and networks:"))
     add("--lowerings", default=["auto"], **_list_of(LOWERINGS, "of our networks:"))
     add("--dtypes", default=["float32"], **_list_of(("float32", "bfloat16"), "of our networks:"))
@@ -118,7 +117,7 @@ def _list_of(valid, help):
             raise argparse.ArgumentTypeError(f"unknown {', '.join(map(repr, unknown))}; valid: {', '.join(valid)}")
         return words(text)
 
-    return dict(type=parse_names, **OpenChoice(valid, "").argument(help))
+    return dict(type=parse_names, **names_option(valid, help))
 
 
 def at_least(least: int, what: str) -> Callable[[str], int]:

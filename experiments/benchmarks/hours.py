@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.benchmarks.compiling import programs
-from experiments.config import algorithms, build
-from experiments.config.config_files import CONFIGS, config_files, with_config_found
-from experiments.config.paper import paper_of
-from experiments.config.parsing import parse
-from experiments.config.resolving import Cell, StudySpec, resolve
+from experiments.results.paper import paper_of
+from experiments.study.config_files import CONFIGS, config_files, with_config_found
+from experiments.study.parsing import parse
+from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse import FedAvg, LocalTraining, engine
+from fedjax_collapse.config import build
+from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment
@@ -114,7 +115,7 @@ def work(cell: Cell) -> Work:
     values, source = cell.values, cell.values["data"]["source"]
     if source not in PUBLISHED:
         raise UserError(f"{cell}: data source {source!r}: expected one of {', '.join(PUBLISHED)}")
-    data, algorithm, clients = PUBLISHED[source], algorithms.algorithm(values), values["clients"]
+    data, algorithm, clients = PUBLISHED[source], build.algorithm(values), values["clients"]
     size = data.examples / clients
     if truncation := values["partition"].get("truncation"):
         size = int(truncation * data.smallest)

@@ -15,10 +15,10 @@ _NAMED = {  # network, outputs and options; other names are networks of ``fedjax
 def linen(name: str, **options: Any) -> Any:
     """Returns the network as a Linen module."""
     from experiments.benchmarks.systems.two_conv_cnn import TwoConvCNN
-    from experiments.config.names import class_named
+    from fedjax_collapse.config.keys import NETWORKS
 
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
-    module = TwoConvCNN if kind == "two_conv_cnn" else class_named("network", kind)
+    module = TwoConvCNN if kind == "two_conv_cnn" else NETWORKS[kind]
     return module(outputs, **own, **options)
 
 
@@ -26,7 +26,8 @@ def pytorch(name: str, input_shape: tuple[int, ...]) -> Any:
     """Returns the network as a ``torch.nn.Module``, in training mode."""
     from torch import nn
 
-    from experiments.benchmarks.systems import pytorch_layers, pytorch_networks
+    from fedjax_collapse.nn.interchange import torch_layers as pytorch_layers
+    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
     if kind == "pfl_transformer":

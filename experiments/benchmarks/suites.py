@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from experiments.benchmarks import OURS, SYSTEMS
 from experiments.benchmarks.workloads import GROWTH, NETWORKS, NOT_CONVOLUTIONAL, WORKLOADS, Workload, grown, steps_of
-from experiments.config.names import classes
 from experiments.study.processes import machine
+from fedjax_collapse.config.keys import METHODS
 
 LOWERINGS = (  # valid for every convolution
     *("auto", "patches", "xla", "timed", "xla+fused_norm"),
@@ -116,9 +116,7 @@ SUITES = {
         _networks,
         NETWORKS,
     ),
-    "methods": Suite(
-        ("method", _SECONDS, "over FedAvg (min-max)"), ("device", "scale", "like"), names=tuple(classes("method"))
-    ),
+    "methods": Suite(("method", _SECONDS, "over FedAvg (min-max)"), ("device", "scale", "like"), names=tuple(METHODS)),
     "adapters": Suite(("vit", "trained", _SECONDS, "over adapters (min-max)", "layout"), ("device",)),
     "storage": Suite(("storage", _SECONDS, "over host (min-max)"), ("scale",)),
     "growth": Suite(

@@ -87,8 +87,8 @@ def make_task(workload: Workload, rounds: int) -> Task:
     """Returns the task of a workload: data, split, initial weights, and the cohorts that the engine draws in rounds."""
     import jax
 
-    from experiments.benchmarks.systems.weights import arrays_in_order
     from fedjax_collapse import Participation
+    from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
 
     data = workload.data(workload.examples)
     parts = list(workload.split(data.labels, workload.clients))

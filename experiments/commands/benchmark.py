@@ -37,7 +37,7 @@ from experiments.benchmarks.environment import environment
 from experiments.benchmarks.runner import Failed
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import Timing
-from experiments.commands.parser import Parser
+from experiments.parser import Parser
 
 
 def main(argv: list[str] | None = None) -> int:

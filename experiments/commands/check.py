@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments import launch
-from experiments.commands.parser import Parser, print_error
+from experiments.parser import Parser, print_error
 from experiments.study import self_test
 from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError

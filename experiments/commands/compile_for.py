@@ -30,13 +30,16 @@ from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
-from experiments.commands.parser import Parser, print_error
-from experiments.config.choices import OpenChoice, of_keys, of_options
-from experiments.config.names import check_name, classes
+from experiments.parser import Parser, names_option, print_error
 from experiments.study.progress.waiting import wait
+from fedjax_collapse.config.keys import METHODS, NETWORKS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.layers import DTYPES
+from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
+from fedjax_collapse.schema.names import check_name
+from fedjax_collapse.schema.options import CUSTOM
 
 _number = at_least(1, "a number")
 _AS_ON_CPU = "cpu"
@@ -67,17 +70,14 @@ def main(argv: list[str] | None = None) -> int:
 def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
-    targets = OpenChoice(("tpu:v5e:2x2", "gpu:h100", "gpu:a100", "gpu:h100:8"), "")
-    parser.add_argument("--target", required=True, **targets.argument("such as") | {"metavar": "TARGET"})
-    parser.add_argument(
-        "--networks", type=words, default=["small_cnn"], **of_keys()["network.name"].argument("steps of")
-    )
-    methods = OpenChoice(classes("method"))
-    parser.add_argument("--methods", type=words, default=[], **methods.argument("whole rounds of"))
-    lowerings = OpenChoice((*of_options()["lowering"][:-1], _AS_ON_CPU), "")
+    targets = ("tpu:v5e:2x2", "gpu:h100", "gpu:a100", "gpu:h100:8")
+    parser.add_argument("--target", required=True, **names_option(targets, "such as") | {"metavar": "TARGET"})
+    parser.add_argument("--networks", type=words, default=["small_cnn"], **names_option(NETWORKS, "steps of", CUSTOM))
+    parser.add_argument("--methods", type=words, default=[], **names_option(METHODS, "whole rounds of", CUSTOM))
+    lowerings = (*LOWERINGS, _AS_ON_CPU)
     of = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
-    parser.add_argument("--lowerings", type=words, default=["auto"], **lowerings.argument(of))
-    parser.add_argument("--dtypes", type=words, default=["float32"], **of_options()["dtype"].argument("of"))
+    parser.add_argument("--lowerings", type=words, default=["auto"], **names_option(lowerings, of))
+    parser.add_argument("--dtypes", type=words, default=["float32"], **names_option(tuple(filter(None, DTYPES)), "of"))
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )

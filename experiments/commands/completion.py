@@ -13,7 +13,7 @@ from pathlib import Path
 
 import shtab
 
-from experiments.commands.parser import Parser
+from experiments.parser import Parser
 from fedjax_collapse.command import PROGRAMS, import_program
 
 SHELLS = ("bash", "zsh", "tcsh")

@@ -21,18 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from experiments.commands.parser import Parser, print_result
-from experiments.config import build
-from experiments.config.names import call, functions
-from experiments.config.plain_values import plain
 from experiments.configs import base
+from experiments.parser import Parser, print_result
 from experiments.study.progress.waiting import wait
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation, sources, streams
 from fedjax_collapse.data import partition as partitions
 from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
+from fedjax_collapse.schema.names import functions
 from fedjax_collapse.schema.options import check_value, hints
+from fedjax_collapse.schema.values import from_values
 
 _GIVEN = ("labels", "num_clients", "owners", "domains", "coarse_labels")  # by the data, to a partition
 _TEST_ROWS = 2**12  # of a federation in memory that are written at once
@@ -152,7 +153,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         check_value(f"data.{key}", value, hints(function)[key])
     bound = signature.bind(path, **data)
     bound.apply_defaults()
-    return call("data", made, bound.arguments)
+    return from_values("data", made, bound.arguments)
 
 
 def stream_of(federation: Federation) -> Stream:

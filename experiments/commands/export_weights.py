@@ -9,11 +9,11 @@ which ``load_run(RUN).to_torch()`` returns. Exit status: 0, or 2 after a one-lin
 
 from pathlib import Path
 
-from experiments.commands.parser import Parser, print_error
+from experiments.parser import Parser, print_error
 from fedjax_collapse import load_run, save_weights
+from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError, Variables
-from fedjax_collapse.run.loading import LoadedRun
 
 FORMATS = {"safetensors": ".safetensors", "torch": ".pt"}
 

@@ -19,13 +19,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.commands.parser import Parser, print_error
-from experiments.config import build, launch_options
-from experiments.config.parsing import parse as parse_options
-from experiments.config.resolving import resolve_one
+from experiments.parser import Parser, print_error
+from experiments.study import launch_options
+from experiments.study.parsing import parse as parse_options
 from experiments.study.progress.waiting import Advance, wait
 from experiments.study.provenance import versions
+from experiments.study.resolving import resolve_one
 from fedjax_collapse import FedAvg, engine
+from fedjax_collapse.config import build
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Examples, UserError, Variables
 from fedjax_collapse.core.round_arrays import write_npz

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from experiments.benchmarks.arguments import words
 from experiments.benchmarks.tables import markdown
-from experiments.commands.parser import Parser, print_result
-from experiments.config.names import check_name
+from experiments.parser import Parser, print_result
+from fedjax_collapse.schema.names import check_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

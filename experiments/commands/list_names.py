@@ -9,9 +9,9 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from experiments.commands.parser import Parser
-from experiments.config import manual
-from experiments.config.config_files import CONFIGS, config_files
+from experiments.commands import manual
+from experiments.parser import Parser
+from experiments.study.config_files import CONFIGS, config_files
 from fedjax_collapse.data import augment
 
 _KINDS = {  # on the command line: in the manual

@@ -19,14 +19,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from experiments.commands.parser import Parser, print_error
-from experiments.config.cells import means_of
-from experiments.config.choices import OpenChoice
-from experiments.config.names import check_name
-from experiments.config.paper import paper_of
-from experiments.folder import EXPORT
+from experiments.parser import Parser, names_option, print_error
 from experiments.results.export import TABLES, results_of, save_figures
 from experiments.results.page import write_report
+from experiments.results.paper import paper_of
 from experiments.results.plotting.drawing import FIGURES, save_figure
 from experiments.results.plotting.headline import headline
 from experiments.results.reading import read_study
@@ -39,8 +35,11 @@ from experiments.results.tables.table import unfinished_note
 from experiments.results.tables.view import View, view_of
 from experiments.results.verdict import verdict
 from experiments.study.progress.console import Console
+from fedjax_collapse.config.cells import means_of
+from fedjax_collapse.config.folder import EXPORT
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.names import check_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,8 +71,7 @@ def command_line() -> Parser:
     parser = Parser(__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
     parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG, PDF or PNG file of the first study")
-    kinds = OpenChoice((*TABLES, *FIGURES), "")
-    parser.add_argument("--format", **kinds.argument("kinds of files to write, by default tables:"))
+    parser.add_argument("--format", **names_option((*TABLES, *FIGURES), "kinds of files to write, by default tables:"))
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
     parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
     parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")

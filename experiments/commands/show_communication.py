@@ -14,16 +14,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.parser import Parser, print_error
-from experiments.config import algorithms, build, launch_options
-from experiments.config.paper import paper_of
-from experiments.config.parsing import parse
-from experiments.config.resolving import Cell, StudySpec, resolve
+from experiments.parser import Parser, print_error
 from experiments.results.metrics import show_number
+from experiments.results.paper import paper_of
 from experiments.results.tables.pivots import paper_note
+from experiments.study import launch_options
+from experiments.study.parsing import parse
 from experiments.study.preparing import Examples
 from experiments.study.progress import waiting
 from experiments.study.progress.console import Console
+from experiments.study.resolving import StudySpec, resolve
+from fedjax_collapse.config import build
+from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 from fedjax_collapse.training.communication import Communication, communication
@@ -74,7 +76,7 @@ def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
 
 
 def _of_cell(config: Mapping[str, Any], federation: Federation) -> tuple[Communication, int]:
-    found = communication(algorithms.algorithm(config), build.model(config, federation), federation.train)
+    found = communication(build.algorithm(config), build.model(config, federation), federation.train)
     return found, build.schedule(config).rule.cohort_size(config["clients"])
 
 

@@ -13,9 +13,9 @@ Small data: not comparable with the papers' tables.
 
 from ml_collections import ConfigDict
 
-from experiments.config.published import GLYPHS
 from experiments.configs import base
 from experiments.configs.label_skew import METHODS
+from fedjax_collapse.config.published import GLYPHS
 from fedjax_collapse.core.records import UserError
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once

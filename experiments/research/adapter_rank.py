@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.commands.parser import Parser, print_result
+from experiments.parser import Parser, print_result
 from experiments.research.rank_and_accuracy import spearman
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from experiments.commands.parser import Parser, print_result
-from experiments.config.cells import arms_of
+from experiments.parser import Parser, print_result
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.plotting.drawing import (
@@ -45,6 +44,7 @@ from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
 from experiments.results.tables.paired import check_base, pairs, why_none
 from experiments.study.progress.waiting import wait
+from fedjax_collapse.config.cells import arms_of
 from fedjax_collapse.core.records import MEASURED, UserError
 
 if TYPE_CHECKING:

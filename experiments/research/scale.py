@@ -33,7 +33,7 @@ from jax.sharding import SingleDeviceSharding
 
 from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
-from experiments.commands.parser import Parser, print_error
+from experiments.parser import Parser, print_error
 from experiments.results.formats import markdown
 from experiments.study.progress.waiting import wait
 from fedjax_collapse.core.records import UserError
@@ -203,7 +203,7 @@ def measure(devices: int, cohort: int, repetitions: int = 7) -> Timed:
         start = time.perf_counter()
         next(timed)
         seconds.append(time.perf_counter() - start)
-    lowered = engine.lower(compiled, run.algorithm, engine.Data(run.federation.ownership), run.federation.train)
+    lowered = engine.lower(compiled, run.algorithm, engine.Assignment(run.federation.ownership), run.federation.train)
     upload = engine.memory.size_in_bytes(model.variable_shapes().params)
     return Timed(cohort, float(np.median(seconds)), exchanged_bytes(lowered.compile().as_text()), upload)
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from experiments.commands.parser import Parser, print_error
+from experiments.parser import Parser, print_error
 from experiments.research import theory_feddecorr, theory_fedmr
 from experiments.research.theory_records import Columns, Options, Study
 from experiments.results.formats import csv_text

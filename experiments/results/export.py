@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.config.cells import CellName
-from experiments.config.paper import paper_of
 from experiments.results.contents import OVERVIEW, PLOTS
 from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
 from experiments.results.metrics import ACCURACY, Metric, R, number
+from experiments.results.paper import paper_of
 from experiments.results.plotting.drawing import for_column, save_figure
 from experiments.results.study_results import Study
 from experiments.results.tables.agreement import published_for
@@ -29,6 +28,7 @@ from experiments.results.tables.table import (
 )
 from experiments.results.tables.targets import target_note, target_table
 from experiments.results.tables.view import EVERYTHING, View
+from fedjax_collapse.config.cells import CellName
 
 _DIFFERENCE = ("from", "mean", "std", "n", "low", "high", "p", "note")  # columns of a CSV file
 

@@ -12,8 +12,6 @@ from urllib.parse import quote
 
 import jinja2
 
-from experiments.config.cells import arms_of, merged
-from experiments.folder import NUMBERS, REPORT
 from experiments.results.contents import OVERVIEW, Plot, plots_of
 from experiments.results.formats import name_of
 from experiments.results.plotting import drawing
@@ -29,6 +27,8 @@ from experiments.results.tables.table import Titled, accuracy_note, final_table,
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.results.verdict import verdict
 from experiments.study.progress.waiting import Advance, Wait, unseen
+from fedjax_collapse.config.cells import arms_of, merged
+from fedjax_collapse.config.folder import NUMBERS, REPORT
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.run.fingerprint import flatten

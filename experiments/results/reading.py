@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.config.cells import CellName, arms_of, settings_of
-from experiments.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
 from experiments.results import schema
 from experiments.results.formats import name_of
 from experiments.results.schema import naming
 from experiments.results.study_results import Arrays, Row, Run, Study, headline_of, shown
 from experiments.study.progress.waiting import Wait, unseen
+from fedjax_collapse.config.cells import CellName, arms_of, settings_of
+from fedjax_collapse.config.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import read_arrays, read_npz

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from experiments.config.cells import arms_of, merged, settings_of
-from experiments.config.paper import check_kinds
+from experiments.results.paper import check_kinds
+from fedjax_collapse.config.cells import arms_of, merged, settings_of
 from fedjax_collapse.core.records import EPOCH, MEASURED, UserError
 from fedjax_collapse.core.round_arrays import Arrays
 from fedjax_collapse.schema.options import Count, Fraction, Interval, Natural, Seed, check_value

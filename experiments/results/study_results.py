@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.config.cells import CellName, cells_of, merged, settings_of
 from experiments.results.metrics import (
     ACCURACY,
     BEST_ACCURACY,
@@ -33,6 +32,7 @@ from experiments.results.metrics import (
     number,
 )
 from experiments.results.selection import Selection
+from fedjax_collapse.config.cells import CellName, cells_of, merged, settings_of
 from fedjax_collapse.core.records import MEASURED
 from fedjax_collapse.core.round_arrays import read_arrays
 from fedjax_collapse.run.measurement import HEADLINES

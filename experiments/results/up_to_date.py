@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import experiments
 import fedjax_collapse
-from experiments.folder import CHECKPOINTS, EXPORT, LOCK, MADE_FROM, NUMBERS, REPLACED, REPORT, START_LOCK
+from fedjax_collapse.config.folder import CHECKPOINTS, EXPORT, LOCK, MADE_FROM, NUMBERS, REPLACED, REPORT, START_LOCK
 from fedjax_collapse.core import files
 from fedjax_collapse.core.rows import write_json
 

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config.cells import CellName, arms_of, merged
 from experiments.results.metrics import EFFECTIVE_RANK, Metric, number, show_number
 from experiments.results.study_results import Run, Study
 from experiments.results.tables.paired import pairs
+from fedjax_collapse.config.cells import CellName, arms_of, merged
 
 
 class Gain(NamedTuple):

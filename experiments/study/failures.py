@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from experiments.folder import ERROR_LOG, is_finished
+from fedjax_collapse.config.folder import ERROR_LOG, is_finished
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 

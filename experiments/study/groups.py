@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.config import build
-from experiments.config.cells import RunName
-from experiments.config.names import explained
-from experiments.config.resolving import RunSpec
-from experiments.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.results.study_results import summarize_run
 from experiments.study.layouts import fastest
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import Take
 from experiments.study.progress.waiting import Wait, unseen
+from experiments.study.resolving import RunSpec
 from fedjax_collapse import engine
+from fedjax_collapse.config import build
+from fedjax_collapse.config.cells import RunName
+from fedjax_collapse.config.folder import PARTITION, SUMMARY, TOGETHER
 from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import write_npz
@@ -30,8 +29,9 @@ from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.run.resumption import common_round, rounds_kept
-from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, check, simulate_runs, structure
+from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, prepare, simulate_runs, structure
 from fedjax_collapse.schema.describe import describe
+from fedjax_collapse.schema.user_code import explained
 from fedjax_collapse.training.algorithm import FedAvg
 
 
@@ -70,7 +70,7 @@ def make_plan(config: Mapping[str, Any], federation: Federation, wait: Wait = un
     try:
         plan.algorithm.check(plan.model)
         plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), wait))
-        check(run, plan.model, plan.schedule, Hardware(plan.client_map))
+        prepare(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except BaseException as error:
         raise explained("a round cannot be compiled", error) from error
     if config["engine"]["layout"] == "timed":

@@ -12,7 +12,7 @@ from fedjax_collapse.core import processes
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
 from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.run.simulation import Hardware, Run, Schedule, check, initialize
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule, initialize, prepare
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
 _TIMED_ROUNDS = 2  # after the one that compiles; the faster one counts
@@ -56,7 +56,7 @@ def _with_clients_at_once(client_map, once):
 
 def _seconds(run, model, schedule, client_map):
     """Returns the seconds of one round."""
-    rounds = check(run, model, schedule, Hardware(client_map))
+    rounds = prepare(run, model, schedule, Hardware(client_map))
     program = engine.Program(rounds, [initialize(run, model, schedule)], run.federation.train)
     program.prepare()
     program.advance(1)

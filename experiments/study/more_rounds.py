@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.config import build
-from experiments.config.cells import settings_of
-from experiments.config.resolving import Cell, RunSpec, StudySpec
-from experiments.folder import METRICS, SUMMARY, is_finished, run_folder
 from experiments.results.metrics import number
 from experiments.study.processes.claim import config_in
 from experiments.study.processes.lock import one_at_a_time
+from experiments.study.resolving import RunSpec, StudySpec
+from fedjax_collapse.config import build
+from fedjax_collapse.config.cells import settings_of
+from fedjax_collapse.config.folder import METRICS, SUMMARY, is_finished, run_folder
+from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import last_row
 from fedjax_collapse.run.fingerprint import flatten

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import jax
 
-from experiments.config import build
-from experiments.config.resolving import Cell, RunSpec
 from experiments.study.groups import Plan, make_plan, untraced_plan
 from experiments.study.progress.waiting import Wait, unseen
+from experiments.study.resolving import RunSpec
+from fedjax_collapse.config import build
+from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 

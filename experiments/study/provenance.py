@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from experiments.folder import PROVENANCE
 from experiments.results.reading import read_starts
 from experiments.study import self_test
 from experiments.study.groups import Plan
 from experiments.study.processes.machine import num_cores
+from fedjax_collapse.config.folder import PROVENANCE
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.nn.inspection import count_lowerings

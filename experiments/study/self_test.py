@@ -23,13 +23,14 @@ import numpy as np
 
 import fedjax_collapse
 from experiments.benchmarks.overheads import first_accepted
-from experiments.config import names
-from experiments.config.errors import one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import compiler_bugs
 from fedjax_collapse.engine.timing_cache import load_numbers, store_numbers
+from fedjax_collapse.nn.network import HEADS
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.runs import Run, Schedule, initialize
+from fedjax_collapse.schema.user_code import one_line
 
 TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # for float32 on CPUs; for products of lower precision
 _CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 32, 16
@@ -132,7 +133,7 @@ def layers() -> Iterator[Case]:
             _CLASSES, width_multiplier=1 / 4, stages=((6, 3, 2, 16, 1),)
         ),
     }
-    heads = names.classes("head")
+    heads = HEADS
     for projector, (name, head) in zip(itertools.cycle(("moon", "feddecorr", "feduv")), heads.items(), strict=False):
         module = nn.MLP(_CLASSES, hidden=(32,), projector=projector, head=head)
         modules[f"projector {projector}, head {name}"] = module
@@ -158,7 +159,7 @@ def methods() -> Iterator[Case]:
         return len(group) < _PER_ROUND and not is_alone and model_for(extended)[0]
 
     groups = []
-    for name, kind in names.classes("method").items():
+    for name, kind in METHODS.items():
         group = next((group for group in groups if goes_with(group, {**group, name: kind})), None)
         if group is None:
             groups.append(group := {})
@@ -194,7 +195,7 @@ def _round(case, client_map):
     run, model = Run(_federation(), case.algorithm, jax.random.key(0)), case.model.on(client_map.target)
     start = initialize(run, model, Schedule(1))
     before = jax.device_get(start[1]._replace(key=()))  # the rounds donate its buffers
-    rounds = engine.Rounds(model, engine.Layout(client_map, len(_SIZES)))
+    rounds = engine.RoundSpec(model, engine.Layout(client_map, len(_SIZES)))
     program = engine.Program(rounds, [start], run.federation.train)
     program.prepare()
     (advance,), (after,) = program.advance(1), program.states()

@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config.cells import RunName
-from experiments.config.errors import explain, is_interrupt, one_line
-from experiments.config.resolving import StudySpec
-from experiments.folder import ERROR_LOG
 from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.more_rounds import reopen
@@ -28,12 +24,16 @@ from experiments.study.processes.lock import one_at_a_time, taken
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import Sinks
 from experiments.study.provenance import provenance, record_start, versions
+from experiments.study.resolving import StudySpec
 from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, done_runs, set_aside
 from experiments.study.summaries import finish, overview
+from fedjax_collapse.config.cells import RunName
+from fedjax_collapse.config.folder import ERROR_LOG
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.run.checkpoint import check_folder
 from fedjax_collapse.run.divergence import Diverged
+from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
 
 
 class Start(NamedTuple):
@@ -45,7 +45,7 @@ class Start(NamedTuple):
     console: Console
     sinks: Sinks
     should_stop: Callable[[], bool]
-    share: str
+    worker_group: str
     resume: str
     done: set[RunName]  # the runs for which nothing is done
 
@@ -53,7 +53,7 @@ class Start(NamedTuple):
 def run_study(
     study: StudySpec,
     should_stop: Callable[[], bool] = lambda: False,
-    share: str = "",
+    worker_group: str = "",
     log: Sequence[str] = (),
     resume: str = "auto",
 ) -> bool:
@@ -65,7 +65,7 @@ def run_study(
     Args:
         study: the study.
         should_stop: called between rounds.
-        share: a name under which several processes divide the runs; the last one writes summary and report.
+        worker_group: a name under which several processes divide the runs; the last one writes summary and report.
         log: the sinks (``sinks.py``) that also receive the rows.
         resume: one of ``parsing.RESUME``.
 
@@ -85,14 +85,14 @@ def run_study(
         plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
     except _Stopped:
         return False
-    with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
+    with processes.within_first(claimed(study.folder, study.config, bool(worker_group))) as is_last:
         processes.broadcast_from_first(lambda: reopen(study))
         if len(done) < len(study.runs):
             processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, share, resume, done)
+        start = Start(study, plans, examples, console, sinks, should_stop, worker_group, resume, done)
         failed = []
         console.leave_out(done)
         for setting, runs in by_setting(study.runs).items():
@@ -170,7 +170,7 @@ def _record_alone(folder, hashes, plans):
 
 def _train_setting(start, setting, runs) -> list[str] | None:
     """Returns what ``_train_all`` returns; only ``start`` references the setting's examples afterwards."""
-    groups = _shared_groups if start.share else _all_groups
+    groups = _shared_groups if start.worker_group else _all_groups
     return _train_all(groups(start, setting, runs), start)
 
 
@@ -192,7 +192,7 @@ def _all_groups(start, setting, runs) -> list[Group]:
 def _shared_groups(start, setting, runs) -> Iterator[Group]:
     """Yields a group for each run that no other process has or has had, locked until the next one is requested."""
     for run in (run for run in runs if run.name not in start.done):
-        with taken(run.folder, start.share) as is_mine:
+        with taken(run.folder, start.worker_group) as is_mine:
             if is_mine:
                 if start.resume == "never":
                     set_aside(start.study.folder, [run])

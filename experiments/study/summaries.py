@@ -5,13 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config.cells import CellName, RunName, cells_of, means_of
-from experiments.config.errors import one_line
-from experiments.config.paper import paper_of
-from experiments.config.resolving import RunSpec
-from experiments.folder import REPORT, SUMMARY, run_folder
 from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
+from experiments.results.paper import paper_of
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
 from experiments.results.tables.best import best_in, mark_best, with_best
@@ -23,8 +19,12 @@ from experiments.results.verdict import verdict
 from experiments.study.failures import read_failure
 from experiments.study.more_rounds import is_done
 from experiments.study.progress.console import Console
+from experiments.study.resolving import RunSpec
+from fedjax_collapse.config.cells import CellName, RunName, cells_of, means_of
+from fedjax_collapse.config.folder import REPORT, SUMMARY, run_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
+from fedjax_collapse.schema.user_code import one_line
 
 
 def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:

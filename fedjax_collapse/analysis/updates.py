@@ -51,15 +51,15 @@ def decompose(matrix: Matrix, directions: int) -> Decomposition:
 
 def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
     """Returns the share of the squared norm in the first directions, from 0 to 1; NaN of a matrix that is 0."""
-    return _share(values, slice(directions))
+    return _fraction(values, slice(directions))
 
 
 def energy_beyond(values: Float[np.ndarray, " values"], directions: int) -> float:
     """Returns 1 - ``energy``, with the precision of a small share."""
-    return _share(values, slice(directions, None))
+    return _fraction(values, slice(directions, None))
 
 
-def _share(values, part):
+def _fraction(values, part):
     squares = values**2
     total = squares.sum()
     return float(squares[part].sum() / total) if total > 0 else math.nan

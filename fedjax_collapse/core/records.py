@@ -140,7 +140,7 @@ class Drawn:
     expected: jax.Array | None = None  # number of clients in a cohort; None unless uploads are weighted by it
 
     @property
-    def share(self) -> jax.Array:
+    def relative_size(self) -> jax.Array:
         """``K N_i / N``: the client's size divided by the mean size; 1 if all clients are equally large."""
         return self.size / self.mean_size
 

@@ -9,11 +9,11 @@ from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
 from fedjax_collapse.engine.client_maps import check_at_once as check_at_once
-from fedjax_collapse.engine.cohort import Data as Data
+from fedjax_collapse.engine.cohort import Assignment as Assignment
 from fedjax_collapse.engine.cohort import Watched as Watched
 from fedjax_collapse.engine.cohort import home_order as home_order
 from fedjax_collapse.engine.layout import Layout as Layout
-from fedjax_collapse.engine.layout import Rounds as Rounds
+from fedjax_collapse.engine.layout import RoundSpec as RoundSpec
 from fedjax_collapse.engine.layout import batch_parts as batch_parts
 from fedjax_collapse.engine.layout import check_watch as check_watch
 from fedjax_collapse.engine.layout import clients_at_once as clients_at_once

@@ -245,7 +245,7 @@ class Sharded(ClientMap):
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
     def __call__(self, function, shared, clients, slots=(), divided=False):
-        def run_share(shared, clients, slots):
+        def run_part(shared, clients, slots):
             slots = jax.tree.map(jnp.zeros_like, slots)  # ``collect`` sums them
             outcome = self.inner(function, shared, clients, slots)
             numbers = jax.tree.map(self._among_all, outcome.numbers)
@@ -253,7 +253,7 @@ class Sharded(ClientMap):
 
         replicated, sharded = PartitionSpec(), PartitionSpec("clients")
         (total, numbers), (results, kept) = jax.shard_map(
-            run_share,
+            run_part,
             mesh=self.mesh,
             in_specs=(jax.tree.map(lambda is_part: sharded if is_part else replicated, divided), sharded, sharded),
             out_specs=(replicated, sharded),
@@ -264,10 +264,10 @@ class Sharded(ClientMap):
     def collect(self, slots):
         return _sum_over_devices(self, slots)
 
-    def _among_all(self, share):
+    def _among_all(self, part):
         """Returns the numbers of this device's clients in their places among all, and 0 elsewhere."""
-        whole = jnp.zeros((self.num_devices, *share.shape), share.dtype)
-        return whole.at[jax.lax.axis_index("clients")].set(share).reshape(-1, *share.shape[1:])
+        whole = jnp.zeros((self.num_devices, *part.shape), part.dtype)
+        return whole.at[jax.lax.axis_index("clients")].set(part).reshape(-1, *part.shape[1:])
 
     def arrange(self, ids):
         """Deals chunks of neighbours to the devices, reversing the order after each row, for even loads."""

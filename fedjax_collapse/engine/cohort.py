@@ -15,15 +15,15 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
-from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.participation import Participation
-from fedjax_collapse.engine.skipping import KEEP_ALL, either
+from fedjax_collapse.engine.skipping import KEEP_ALL, where
 from fedjax_collapse.optim.aggregation import Upload, weigh
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
 
 
-class Data(NamedTuple):
+class Assignment(NamedTuple):
     """What is fixed for a run besides the examples: their ownership, and the rules of participation."""
 
     ownership: Ownership
@@ -35,15 +35,15 @@ class Watched(NamedTuple):
     """The trained local models of the watched clients that were in the cohort."""
 
     ids: jax.Array  # [watched] identities; the number of clients, and arbitrary variables, if it was not in the cohort
-    variables: Variables  # stacked, without what they have in common (``FedAvg.alike``)
+    variables: Variables  # stacked, without what they have in common (``FedAvg.common_to_clients``)
     received: Variables  # the server's model, from which their training started
 
-    def collected(self, rounds: Rounds) -> "Watched":
+    def collected(self, spec: RoundSpec) -> "Watched":
         """Returns them after a call's last round, until when each model stays on the device that trained it."""
-        return self._replace(variables=rounds.layout.client_map.collect(self.variables))
+        return self._replace(variables=spec.layout.client_map.collect(self.variables))
 
 
-class Shared(NamedTuple):
+class Received(NamedTuple):
     """What all clients of a round receive."""
 
     server: Server  # as it was sent to them
@@ -62,9 +62,9 @@ class CohortResult(NamedTuple):
 
 
 def draw(
-    rounds: Rounds,
+    spec: RoundSpec,
     algorithm: FedAvg,
-    data: Data,
+    assignment: Assignment,
     key: Key,
     round: jax.Array,
     left_out: jax.Array | None = None,
@@ -73,29 +73,29 @@ def draw(
     """Draws a round's cohort: its clients, stacked, in the layout's order and padded.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         algorithm: the algorithm.
-        data: ownership and participation.
+        assignment: ownership and participation.
         key: of the run's rounds.
         round: the number of the round, from 0.
-        left_out: [clients] clients that are treated as if they had dropped out; only without ``Data.order``.
+        left_out: [clients] clients that are treated as if they had dropped out; only without ``Assignment.order``.
         cohort: the identities, if they are drawn already.
     """
-    sizes = data.ownership.sizes
-    rule = data.participation.in_round(key, round, len(sizes))
+    sizes = assignment.ownership.sizes
+    rule = assignment.participation.in_round(key, round, len(sizes))
     key_run, key = key, jax.random.fold_in(key, round)
-    if data.order is None:
-        cohort = rule.draw(key, sizes, rounds.layout.cohort_size) if cohort is None else cohort
+    if assignment.order is None:
+        cohort = rule.draw(key, sizes, spec.layout.cohort_size) if cohort is None else cohort
         cohort = without(rule.survivors(key, cohort, len(sizes)), left_out)
-        cohort = arrange(cohort, sizes, rounds.layout.client_map)
+        cohort = arrange(cohort, sizes, spec.layout.client_map)
     else:
-        cohort = data.order
+        cohort = assignment.order
     budgets = rule.budgets(key, cohort, len(sizes))
     seconds = rule.clock.seconds(key_run, _planned_steps(rule, algorithm, key, sizes)) if rule.has_deadline else None
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
     expected = rule.expected_size(len(sizes)) if algorithm.weights_by == "expected" else None
     drawn = stack(algorithm, cohort, sizes, Stream.CLIENTS.key(key), budgets, arrives, expected)
-    return rounds.layout.client_map.keep_replicated(drawn)
+    return spec.layout.client_map.keep_replicated(drawn)
 
 
 def _planned_steps(rule, algorithm, key, sizes):
@@ -127,14 +127,14 @@ def without(cohort: jax.Array, left_out: jax.Array | None) -> jax.Array:
     return jnp.where(left_out.at[cohort].get(mode="clip"), len(left_out), cohort)
 
 
-def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
+def home_order(spec: RoundSpec, assignment: Assignment) -> jax.Array | None:
     """Returns the identities in the order of all cohorts, so that client states are stored where their clients run.
 
     None if cohorts differ, for example because clients are left out, and on one device, where the order has no effect.
     """
-    layout, sizes = rounds.layout, data.ownership.sizes
-    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size) and rounds.diverging == KEEP_ALL
-    if rounds.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
+    layout, sizes = spec.layout, assignment.ownership.sizes
+    is_fixed = assignment.participation.is_everyone(len(sizes), layout.cohort_size) and spec.diverging == KEEP_ALL
+    if spec.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
         return None
     return everyone(sizes, layout.client_map)
 
@@ -192,136 +192,136 @@ def stack(
     )
 
 
-def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
+def gather(drawn: Drawn, assignment: Assignment, states: ClientState) -> Client:
     """Returns the drawn clients with their rows and states, taken from those of all clients."""
 
     def of_cohort(leaf):
         return leaf.at[drawn.id].get(mode="clip")
 
-    rows = of_cohort(data.ownership.rows)
-    return drawn.with_data(rows, jax.tree.map(of_cohort, states) if data.order is None else states)
+    rows = of_cohort(assignment.ownership.rows)
+    return drawn.with_data(rows, jax.tree.map(of_cohort, states) if assignment.order is None else states)
 
 
-def no_models(rounds: Rounds, algorithm: FedAvg, server: Server) -> Variables:
+def no_models(spec: RoundSpec, algorithm: FedAvg, server: Server) -> Variables:
     """Returns buffers of zeros for the watched models, of what a client trains: on each device one for all of them."""
-    client_map, own = rounds.layout.client_map, masks.without(algorithm.alike(rounds.model), server.variables)
-    count = rounds.num_watched * client_map.num_devices
+    client_map, own = spec.layout.client_map, masks.without(algorithm.common_to_clients(spec.model), server.variables)
+    count = spec.num_watched * client_map.num_devices
     return client_map.keep_sharded(jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), own))
 
 
 def train(
-    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, slots: Variables
+    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client, slots: Variables
 ) -> tuple[Upload, CohortResult]:
     """Trains the cohort and returns the sum of its weighted uploads and its results.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         algorithm: the algorithm.
-        shared: what all clients receive.
+        received: what all clients receive.
         clients: the cohort.
         slots: the buffers for the watched models, from ``no_models`` or an earlier round; they are overwritten.
 
     Returns:
         The sum of the uploads, and the results; if clients are skipped, the metrics mark those that diverge.
     """
-    watched_ids = rounds.watched_ids(clients.id, clients.num_clients[0])
+    watched_ids = spec.watched_ids(clients.id, clients.num_clients[0])
 
     def train_client(context):
         client, result = context.client, local.run(context)
         upload, state, trained = result
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
-        metrics = rounds.diverging.metrics(client, result, rounds.model.task.metric)
+        metrics = spec.diverging.metrics(client, result, spec.model.task.metric)
         stacked = ()
         if algorithm.stacks_uploads:
             stacked, upload = upload.mean.params, upload._replace(mean=upload.mean._replace(params=()))
         upload = weigh(upload, client.weight, client.is_counted)
-        own = masks.without(algorithm.alike(rounds.model), trained.variables)
+        own = masks.without(algorithm.common_to_clients(spec.model), trained.variables)
         return Outcome(upload, (state, stacked), (steps, metrics), own, _position(watched_ids, client.id))
 
-    outcome = _map_clients(rounds, algorithm, shared, clients, train_client, slots)
+    outcome = _map_clients(spec, algorithm, received, clients, train_client, slots)
     (states, stacked), (steps, metrics), upload = outcome.result, outcome.numbers, outcome.summand
     if algorithm.stacks_uploads:
-        params = server.combine_uploads(algorithm, shared.server, shared.round, clients, stacked)
+        params = server.combine_uploads(algorithm, received.server, received.round, clients, stacked)
         upload = upload._replace(mean=upload.mean._replace(params=params))
     if clients.arrives is not None:
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
-    watched = Watched(watched_ids, outcome.kept, shared.server.variables)
+    watched = Watched(watched_ids, outcome.kept, received.server.variables)
     return upload, CohortResult(states, steps.astype(clients.size.dtype), metrics, watched)
 
 
 def aggregate(
-    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, upload: Upload, result: CohortResult
+    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client, upload: Upload, result: CohortResult
 ) -> tuple[Server, CohortResult]:
     """Returns the server after the cohort's round, and the result.
 
     If clients are skipped, the result's metrics also mark clients whose measurements of the new model diverge.
     ``upload`` and ``result`` are what ``train`` returned.
     """
-    divided = None if clients.expected is None else server.Divided(clients.expected[0], shared.round, shared.key)
-    new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload, divided), {}
+    divided = None if clients.expected is None else server.Divided(clients.expected[0], received.round, received.key)
+    new, measured = server.aggregate(algorithm, spec.model, received.server, upload, divided), {}
     if algorithm.measuring():
-        measured, diverged = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
-        metrics = rounds.diverging.with_measured(result.metrics, new, clients, diverged)
+        measured, diverged = _sum_reports(spec, algorithm, received._replace(server=new), clients, local.measure)
+        metrics = spec.diverging.with_measured(result.metrics, new, clients, diverged)
         result = result._replace(metrics=metrics)
-        new = server.apply_measured(algorithm, rounds.model, new, measured)
-    new = server.after_round(algorithm, shared.server.variables, new, measured)
-    return rounds.diverging.server(new, shared.server, clients), result
+        new = server.apply_measured(algorithm, spec.model, new, measured)
+    new = server.after_round(algorithm, received.server.variables, new, measured)
+    return spec.diverging.server(new, received.server, clients), result
 
 
 def first_reports(
-    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
+    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
     """Returns the clients' summed reports on the initial model, for the methods that start with a report.
 
     If clients are skipped, also returns which of the reports diverge [cohort].
     """
-    return _sum_reports(rounds, algorithm, shared, clients, local.first_report)
+    return _sum_reports(spec, algorithm, received, clients, local.first_report)
 
 
 def measured_by_all(
-    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
+    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
     """Returns what ``first_reports`` returns, for the reports of all clients on the model after the round."""
-    return _sum_reports(rounds, algorithm, shared, clients, functools.partial(local.measure, by_all=True))
+    return _sum_reports(spec, algorithm, received, clients, functools.partial(local.measure, by_all=True))
 
 
 def start_with(
-    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None
+    spec: RoundSpec, algorithm: FedAvg, old: Server, reports: dict[str, PyTree], left_out: jax.Array | None
 ) -> Server:
     """Returns the server before the first round, updated by all clients' reports; unchanged if all are left out."""
-    new = server.combine_first_reports(algorithm, rounds.model, received, reports)
-    return new if left_out is None else either(~jnp.all(left_out), new, received)
+    new = server.combine_first_reports(algorithm, spec.model, old, reports)
+    return new if left_out is None else where(~jnp.all(left_out), new, old)
 
 
-def end_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
+def end_with(algorithm: FedAvg, old: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
     """Returns the server after all clients have measured its model; unchanged if all are left out."""
-    new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
-    return new if left_out is None else either(~jnp.all(left_out), new, received)
+    new = server.after_round(algorithm, old.variables, old, reports, by_all=True)
+    return new if left_out is None else where(~jnp.all(left_out), new, old)
 
 
-def _sum_reports(rounds, algorithm, shared, clients, report):
+def _sum_reports(spec, algorithm, received, clients, report):
     def report_of(context):
         client, reports = context.client, report(context)
-        diverged = rounds.diverging.diverged(reports, client)
+        diverged = spec.diverging.diverged(reports, client)
         return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=diverged)
 
-    outcome = _map_clients(rounds, algorithm, shared, clients, report_of)
+    outcome = _map_clients(spec, algorithm, received, clients, report_of)
     return outcome.summand.total, outcome.numbers
 
 
-def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
+def _map_clients(spec, algorithm, received, clients, function, slots=()):
     """Maps a function of ``LocalContext`` over the clients and returns its outcome."""
 
-    def of_client(received, client):
-        current, examples = received
-        parts = rounds.layout.batch_parts
+    def of_client(given, client):
+        current, examples = given
+        parts = spec.layout.batch_parts
         return function(
-            local.LocalContext(algorithm, rounds.model, examples, current, shared.round, client, batch_parts=parts)
+            local.LocalContext(algorithm, spec.model, examples, current, received.round, client, batch_parts=parts)
         )
 
-    is_part = shared.examples.identities is not None  # then each device has the examples of its own clients
+    is_part = received.examples.identities is not None  # then each device has the examples of its own clients
     divided = False, Examples(is_part, is_part, mean=False, std=False, identities=is_part, pad=False)
-    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots, divided)
+    return spec.layout.client_map(of_client, (received.server, received.examples), clients, slots, divided)
 
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:

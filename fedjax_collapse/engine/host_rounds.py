@@ -21,8 +21,8 @@ from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.client_states import StoredStates
-from fedjax_collapse.engine.cohort import CohortResult, Data
-from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.cohort import Assignment, CohortResult
+from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.participation import Participation
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
@@ -36,10 +36,10 @@ _ROOM = 1.25  # of the mean number of examples of a cohort, for the first of the
 
 
 def run_rounds(
-    rounds: Rounds,
+    spec: RoundSpec,
     algorithm: FedAvg,
     state: State,
-    data: Data,
+    assignment: Assignment,
     examples: Examples,
     num_rounds: jax.Array | int,
     feeder: "Feeder | None" = None,
@@ -47,35 +47,36 @@ def run_rounds(
     """Returns what ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         algorithm: the algorithm.
         state: donated; client states in NumPy arrays are changed in place, unless they are read-only, and so are those
             in files (``StoredStates``).
-        data: preferably with NumPy arrays in ``ownership``, which are otherwise read from the device in every call.
+        assignment: preferably with NumPy arrays in ``ownership``, which are otherwise read from the device in every
+            call.
         examples: the examples.
         num_rounds: at least 1.
-        feeder: sends the cohorts, also those of the rounds after this call, of the same rounds, algorithm, data and
-            examples; by default only those of this call.
+        feeder: sends the cohorts, also those of the rounds after this call, of the same ``spec``, algorithm,
+            assignment and examples; by default only those of this call.
     """
-    num_rounds, client_map = int(num_rounds), rounds.layout.client_map
+    num_rounds, client_map = int(num_rounds), spec.layout.client_map
     states = state.clients
     if not isinstance(states, StoredStates):
-        states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), states)
+        states = jax.tree.map(functools.partial(_writable, len(assignment.ownership.sizes)), states)
     state = client_map.replicate(state._replace(clients=()))._replace(clients=states)
     records = []
     with _compiled_or_not(client_map):
         first = int(state.round)
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
         if feeder is None:
-            feeder = Feeder(rounds, algorithm, data, examples)
+            feeder = Feeder(spec, algorithm, assignment, examples)
             feeder.draw(state.key, first, first + num_rounds)
         else:
             feeder.draw(state.key, first, first + num_rounds + _AHEAD + 1)
         host = feeder.host
         for round in range(first, first + num_rounds):
             sent = feeder.take(round)
-            left_out, ids, (new, result, is_counted) = _train_and_aggregate(rounds, algorithm, host, state, sent)
-            listed = np.sort(np.asarray(sent.drawn.id))[: rounds.layout.cohort_size] if host.is_on_disk else None
+            left_out, ids, (new, result, is_counted) = _train_and_aggregate(spec, algorithm, host, state, sent)
+            listed = np.sort(np.asarray(sent.drawn.id))[: spec.layout.cohort_size] if host.is_on_disk else None
             _store(states, round, len(host.sizes), ids, result.states)
             records.append(_record(len(host.sizes), ids, result, left_out, listed))
             if algorithm.having("dispatch"):
@@ -86,20 +87,20 @@ def run_rounds(
             state = state._replace(server=new, round=state.round + 1)
         if algorithm.measuring(by_all=True):
             last = state.round - 1
-            report = functools.partial(_measure, rounds, algorithm, state.server, last)
+            report = functools.partial(_measure, spec, algorithm, state.server, last)
             key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
-            left_out, reports = _reports_of_all(rounds, algorithm, host, key, states, report)
+            left_out, reports = _reports_of_all(spec, algorithm, host, key, states, report)
             state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
             _mark(records[-1], left_out)
-    record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
-    return Advance(state, record, result.watched.collected(rounds))
+    record = jax.tree.map(functools.partial(_stack, spec.layout.max_rounds), *records)
+    return Advance(state, record, result.watched.collected(spec))
 
 
 def with_first_reports(
-    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
+    spec: RoundSpec, algorithm: FedAvg, state: State, assignment: Assignment, examples: Examples
 ) -> tuple[State, np.ndarray | None]:
     """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
-    client_map = rounds.layout.client_map
+    client_map = spec.layout.client_map
     if not algorithm.starting:
         return state, None
     current, key = client_map.replicate((state.server, state.key))
@@ -107,13 +108,13 @@ def with_first_reports(
     if not isinstance(states, StoredStates):
         states = jax.tree.map(np.asarray, states)
     with _compiled_or_not(client_map):
-        host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
+        host, report = _Host.of(spec, assignment, examples), functools.partial(_first_reports, spec, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
-        left_out, total = _reports_of_all(rounds, algorithm, host, of_clients, states, report)
-        return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
+        left_out, total = _reports_of_all(spec, algorithm, host, of_clients, states, report)
+        return state._replace(server=_start_with(spec, algorithm, current, total, left_out)), left_out
 
 
-def _train_and_aggregate(rounds, algorithm, host, state, first):
+def _train_and_aggregate(spec, algorithm, host, state, first):
     """Returns the clients [clients] that were left out, or None; and the identities, the new server and the result.
 
     ``first`` is the cohort that was drawn, as it was sent; it is drawn again if clients are left out.
@@ -124,26 +125,26 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
         if left_out is not None:
             server = jax.tree.map(jnp.copy, server)  # it is donated
             if left_out.any():
-                cohort = host.send(_drawn(rounds, algorithm, host.placed, state.key, state.round, left_out))
+                cohort = host.send(_drawn(spec, algorithm, host.placed, state.key, state.round, left_out))
         ids = np.asarray(cohort.drawn.id)
-        of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
-        new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, state.key, cohort)
+        of_cohort = spec.layout.client_map.shard(_gather(state.clients, ids))
+        new, result = _run_round(spec, algorithm, server, of_cohort, state.round, state.key, cohort)
         return ids, result.metrics.get(SKIPPED), (new, result, cohort.drawn.is_counted)
 
-    return rounds.diverging.repeat_on_host(attempt, len(host.sizes))
+    return spec.diverging.repeat_on_host(attempt, len(host.sizes))
 
 
-def _reports_of_all(rounds, algorithm, host, key, states, report):
+def _reports_of_all(spec, algorithm, host, key, states, report):
     """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
 
     ``key`` is the key from which the keys of all clients are derived.
     """
-    num_clients, client_map = len(host.sizes), rounds.layout.client_map
+    num_clients, client_map = len(host.sizes), spec.layout.client_map
 
     def attempt(left_out):
         blocks, total = [], None
-        for ids in _everyone(num_clients, rounds.layout.cohort_size):
-            cohort = host.send(_arranged(rounds, algorithm, host.placed, key, ids, left_out))
+        for ids in _everyone(num_clients, spec.layout.cohort_size):
+            cohort = host.send(_arranged(spec, algorithm, host.placed, key, ids, left_out))
             ids = np.asarray(cohort.drawn.id)
             reports, wrong = report(client_map.shard(_gather(states, ids)), cohort)
             total = reports if total is None else jax.tree.map(jnp.add, total, reports)
@@ -151,7 +152,7 @@ def _reports_of_all(rounds, algorithm, host, key, states, report):
             blocks.append((ids, to_host(wrong)))
         return *map(np.concatenate, zip(*blocks, strict=True)), total
 
-    left_out, _, total = rounds.diverging.repeat_on_host(attempt, num_clients)
+    left_out, _, total = spec.diverging.repeat_on_host(attempt, num_clients)
     return left_out, total
 
 
@@ -169,15 +170,16 @@ class _Host(NamedTuple):
     examples: Examples
     rows: np.ndarray | StoredRows  # [clients, capacity]
     sizes: np.ndarray  # [clients]
-    placed: Data  # on the device, without rows
+    placed: Assignment  # on the device, without rows
     num_sent: int  # the most examples that the clients of a device can own
     least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than they typically own
     client_map: ClientMap
 
     @classmethod
-    def of(cls, rounds: Rounds, data: Data, examples: Examples) -> "_Host":
-        rows, sizes, client_map = data.ownership.rows, np.asarray(data.ownership.sizes), rounds.layout.client_map
-        cohort_size, at_once = rounds.layout.cohort_size, client_map.clients_at_once
+    def of(cls, spec: RoundSpec, assignment: Assignment, examples: Examples) -> "_Host":
+        ownership, client_map = assignment.ownership, spec.layout.client_map
+        rows, sizes = ownership.rows, np.asarray(ownership.sizes)
+        cohort_size, at_once = spec.layout.cohort_size, client_map.clients_at_once
         on_each = min(cohort_size, -(-cohort_size // at_once) * at_once // client_map.num_devices)
         num_sent = least_sent = int(np.partition(sizes, -on_each)[-on_each:].sum())
         if isinstance(rows, StoredRows):
@@ -186,7 +188,7 @@ class _Host(NamedTuple):
             rows = np.asarray(rows)
         if not isinstance(examples.inputs, np.ndarray):
             examples = client_map.replicate(examples)
-        placed = client_map.replicate(data._replace(ownership=data.ownership._replace(rows=())))
+        placed = client_map.replicate(assignment._replace(ownership=ownership._replace(rows=())))
         return cls(examples, rows, sizes, placed, num_sent, least_sent, client_map)
 
     @property
@@ -249,15 +251,15 @@ class Feeder:
     """Sends cohorts ahead of their rounds, in a thread.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         algorithm: the algorithm.
-        data: see ``run_rounds``.
+        assignment: see ``run_rounds``.
         examples: the examples.
     """
 
-    def __init__(self, rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples):
-        self.host = _Host.of(rounds, data, examples)
-        self._rounds, self._algorithm = rounds, algorithm
+    def __init__(self, spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples):
+        self.host = _Host.of(spec, assignment, examples)
+        self._spec, self._algorithm = spec, algorithm
         self._thread = futures.ThreadPoolExecutor(1, "cohorts")
         self._drawn: dict[int, Drawn] = {}
         self._sent: dict[int, futures.Future] = {}
@@ -266,7 +268,7 @@ class Feeder:
         """Draws the cohorts of some rounds, unless they are drawn already."""
         for round in range(first, end):
             if round not in self._drawn and round not in self._sent:
-                self._drawn[round] = _drawn(self._rounds, self._algorithm, self.host.placed, key, round)
+                self._drawn[round] = _drawn(self._spec, self._algorithm, self.host.placed, key, round)
 
     def take(self, round: int) -> _Cohort:
         """Returns the cohort of a round, and has those of the next rounds sent as far as they are drawn.
@@ -293,13 +295,13 @@ def _power_of_two(count):
     return 1 << max(0, count - 1).bit_length()
 
 
-def _drawn(rounds, algorithm, data, key, round, left_out=None):
+def _drawn(spec, algorithm, assignment, key, round, left_out=None):
     """Returns the cohort of a round; drawn on the host if the sampler is for that."""
-    rule, num_clients, cohort = data.participation, len(data.ownership.sizes), None
+    rule, num_clients, cohort = assignment.participation, len(assignment.ownership.sizes), None
     if isinstance(rule.sampler, HostUniform) and type(rule).draw is Participation.draw:
         words = to_host(_key_of_cohort(key, round))
-        cohort = rule.sampler.draw_on_host(words, num_clients, rounds.layout.cohort_size)
-    return _draw(rounds, algorithm, data, key, round, left_out, cohort)
+        cohort = rule.sampler.draw_on_host(words, num_clients, spec.layout.cohort_size)
+    return _draw(spec, algorithm, assignment, key, round, left_out, cohort)
 
 
 @jax.jit
@@ -311,32 +313,33 @@ _draw = jax.jit(cohorts.draw, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _arranged(rounds, algorithm, data, key, cohort, left_out):
+def _arranged(spec, algorithm, assignment, key, cohort, left_out):
     """Returns some of all clients, without those left out, in the layout's order, weighted as among all clients."""
-    sizes = data.ownership.sizes
-    cohort = cohorts.arrange(cohorts.without(cohort, left_out), sizes, rounds.layout.client_map)
+    sizes = assignment.ownership.sizes
+    cohort = cohorts.arrange(cohorts.without(cohort, left_out), sizes, spec.layout.client_map)
     drawn = cohorts.stack(algorithm, cohort, sizes, key, None)
     among_all = cohorts.stack(algorithm, cohorts.without(jnp.arange(len(sizes)), left_out), sizes, key, None)
     return drawn.replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def _run_round(rounds, algorithm, server, states, round, key, cohort):
-    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples, key)
-    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, algorithm, server))
-    return cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
+def _run_round(spec, algorithm, server, states, round, key, cohort):
+    clients = cohort.drawn.with_data(cohort.rows, states)
+    received = cohorts.Received(server, round, cohort.examples, key)
+    upload, result = cohorts.train(spec, algorithm, received, clients, cohorts.no_models(spec, algorithm, server))
+    return cohorts.aggregate(spec, algorithm, received, clients, upload, result)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _first_reports(rounds, algorithm, server, states, cohort):
-    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, 0, cohort.examples)
-    return cohorts.first_reports(rounds, algorithm, shared, clients)
+def _first_reports(spec, algorithm, server, states, cohort):
+    clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, 0, cohort.examples)
+    return cohorts.first_reports(spec, algorithm, received, clients)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _measure(rounds, algorithm, server, round, states, cohort):
-    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
-    return cohorts.measured_by_all(rounds, algorithm, shared, clients)
+def _measure(spec, algorithm, server, round, states, cohort):
+    clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, round, cohort.examples)
+    return cohorts.measured_by_all(spec, algorithm, received, clients)
 
 
 _dispatch = jax.jit(server.dispatch)

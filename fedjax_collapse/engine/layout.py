@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounds:
+class RoundSpec:
     """Everything that a round is compiled for, except for the shapes of its arguments; a static argument.
 
     Args:

@@ -56,7 +56,7 @@ class Participation:
     Args:
         fraction: of the clients in a round, rounded down as in the papers' codes, but to at least one client.
         sampler: draws the cohort (``samplers.py``): ``Uniform()``, ``Poisson()``, ``BySize()`` or
-            ``Available(probability=0.7)``.
+            ``Available(probability=0.7)``. In a config a name, with the sampler's options next to it.
         dropout: the probability that a client of the cohort does not return. At least one returns, because the server
             would repeat a round without any upload; with ``Poisson``, perhaps none.
         stragglers: the probability that a client takes only ``straggler_share`` of its local steps. None is 0, without

@@ -14,8 +14,8 @@ from fedjax_collapse.data import federation
 from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_states import StoredStates
-from fedjax_collapse.engine.cohort import Data, home_order
-from fedjax_collapse.engine.layout import Layout, Rounds
+from fedjax_collapse.engine.cohort import Assignment, home_order
+from fedjax_collapse.engine.layout import Layout, RoundSpec
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -26,10 +26,10 @@ _MIB = 2**20
 
 
 class Program:
-    """Advances runs by rounds. Each run is an algorithm, its state and its data; all share the same examples.
+    """Advances runs by rounds. Each run is an algorithm, its state and its assignment; all share the same examples.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         runs: the runs; more than one needs a ``run_map`` and storage on the device.
         examples: the examples.
         storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
@@ -43,18 +43,18 @@ class Program:
 
     def __init__(
         self,
-        rounds: Rounds,
-        runs: Sequence[tuple[FedAvg, State, Data]],
+        spec: RoundSpec,
+        runs: Sequence[tuple[FedAvg, State, Assignment]],
         examples: Examples,
         storage: str = "auto",
         stored: StoredStates | None = None,
     ):
-        self._rounds, self._runs, self._examples = rounds, list(runs), examples
-        self._data = self._runs[0][2]
+        self._spec, self._runs, self._examples = spec, list(runs), examples
+        self._assignment = self._runs[0][2]
         self._state = None  # until it is placed
         self._left_out = []  # by run, the clients whose first reports were left out; until the first rounds
         self.round_bytes = math.nan  # needed on each device by rounds, besides what is stored; NaN if unknown
-        self._is_on_disk = isinstance(self._data.ownership.rows, StoredRows)
+        self._is_on_disk = isinstance(self._assignment.ownership.rows, StoredRows)
         if storage != "auto" and self._is_on_disk != (storage == "disk"):
             where, choice = ("in", "disk") if self._is_on_disk else ("not in", "host")
             raise UserError(
@@ -63,7 +63,7 @@ class Program:
         self._is_on_host = self._chosen(storage)
         self._stored_states = stored
         self._feeder: host_rounds.Feeder | None = None
-        if self._is_on_host and rounds.run_map is not None:
+        if self._is_on_host and spec.run_map is not None:
             raise UserError(
                 "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
             )
@@ -75,21 +75,21 @@ class Program:
             UserError: one client at a time does not fit.
         """
         place = self._on_host if self._is_on_host else self._on_devices
-        self._algorithm, self._state, self._data = place()
-        if self._is_on_host or not self._rounds.layout.client_map.is_compiled:
+        self._algorithm, self._state, self._assignment = place()
+        if self._is_on_host or not self._spec.layout.client_map.is_compiled:
             return f"{self._description}, {self._stored}"
-        free = memory.free_bytes(self._rounds.devices)
-        layout, needed = memory.fit(self._rounds.layout, self._round_bytes, free, beside=self._stored)
-        self._rounds, self.round_bytes = self._with(layout), needed
+        free = memory.free_bytes(self._spec.devices)
+        layout, needed = memory.fit(self._spec.layout, self._round_bytes, free, beside=self._stored)
+        self._spec, self.round_bytes = self._with(layout), needed
         return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round in addition to {self._stored}"
 
     def advance(self, num_rounds: int) -> list[Advance]:
         """Returns each run after ``num_rounds`` more rounds."""
         run = rounds.run_rounds
         if self._is_on_host:
-            feeder = self._feeder or host_rounds.Feeder(self._rounds, self._algorithm, self._data, self._examples)
+            feeder = self._feeder or host_rounds.Feeder(self._spec, self._algorithm, self._assignment, self._examples)
             run, self._feeder = functools.partial(host_rounds.run_rounds, feeder=feeder), feeder
-        advance = jax.block_until_ready(run(self._rounds, *self._arguments(num_rounds)))
+        advance = jax.block_until_ready(run(self._spec, *self._arguments(num_rounds)))
         self._state = advance.state
         if self._stored_states is not None:
             advance = advance._replace(state=self._without_stored(advance.state))
@@ -107,7 +107,7 @@ class Program:
     @property
     def order(self) -> jax.Array | None:
         """Identities in the order of the client states that ``advance`` returns; None if ascending."""
-        return self._data.order
+        return self._assignment.order
 
     @property
     def stored_bytes(self) -> float:
@@ -118,76 +118,77 @@ class Program:
         return state._replace(clients=self._runs[0][1].clients)
 
     def _each(self, tree):
-        return [tree] if self._rounds.run_map is None else together.split_runs(tree, len(self._runs))
+        return [tree] if self._spec.run_map is None else together.split_runs(tree, len(self._runs))
 
     def _on_host(self):
-        algorithm, state, data = self._runs[0]
-        algorithm = self._rounds.layout.client_map.replicate(algorithm)
-        data = data._replace(ownership=jax.device_get(data.ownership))
+        algorithm, state, assignment = self._runs[0]
+        algorithm = self._spec.layout.client_map.replicate(algorithm)
+        assignment = assignment._replace(ownership=jax.device_get(assignment.ownership))
         state = state if self._stored_states is None else state._replace(clients=self._stored_states)
-        return algorithm, self._started(host_rounds, algorithm, state, data), data
+        return algorithm, self._started(host_rounds, algorithm, state, assignment), assignment
 
     def _on_devices(self):
-        client_map, run_map, runs = self._rounds.layout.client_map, self._rounds.run_map, []
+        client_map, run_map, runs = self._spec.layout.client_map, self._spec.run_map, []
         if run_map is None or self._runs[0][0].starting:  # first reports are computed run by run
             self._examples = client_map.replicate(self._examples)
-        for algorithm, state, data in self._runs:
-            data = data._replace(order=home_order(self._rounds, data))
-            algorithm, data = client_map.replicate((algorithm, data))
-            state = rounds.distribute(client_map, state, data.order)
-            runs.append((algorithm, self._started(rounds, algorithm, state, data), data))
+        for algorithm, state, assignment in self._runs:
+            assignment = assignment._replace(order=home_order(self._spec, assignment))
+            algorithm, assignment = client_map.replicate((algorithm, assignment))
+            state = rounds.distribute(client_map, state, assignment.order)
+            runs.append((algorithm, self._started(rounds, algorithm, state, assignment), assignment))
         if run_map is None:
             return runs[0]
         self._examples = run_map.replicate(self._examples)
         return together.stack_runs(runs, run_map)
 
-    def _started(self, module, algorithm, state, data):
+    def _started(self, module, algorithm, state, assignment):
         """Returns the state, updated by the first reports if it is the one before the first round."""
         if int(state.round):
             return state
-        alone = dataclasses.replace(self._rounds, run_map=None)
-        state, left_out = module.with_first_reports(alone, algorithm, state, data, self._examples)
+        alone = dataclasses.replace(self._spec, run_map=None)
+        state, left_out = module.with_first_reports(alone, algorithm, state, assignment, self._examples)
         self._left_out.append(to_host(left_out))
         return state
 
     def _chosen(self, storage):
         if storage != "auto":
             return storage in ("host", "disk")
-        return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._rounds.devices)
+        return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._spec.devices)
 
     def _stored_bytes(self):
         """Returns the bytes on each device of the examples with their ownership, and of the client states."""
-        (_, state, data), num_devices = self._runs[0], len(self._rounds.devices)
-        per_device = -(-len(self._runs) // num_devices) if self._rounds.run_map else 1 / num_devices
-        rows = () if self._is_on_disk else data.ownership.rows
-        size = memory.size_in_bytes((self._examples, data.ownership._replace(rows=rows)))
+        (_, state, assignment), num_devices = self._runs[0], len(self._spec.devices)
+        per_device = -(-len(self._runs) // num_devices) if self._spec.run_map else 1 / num_devices
+        rows = () if self._is_on_disk else assignment.ownership.rows
+        size = memory.size_in_bytes((self._examples, assignment.ownership._replace(rows=rows)))
         return size, round(per_device * memory.size_in_bytes(state.clients))
 
-    def _with(self, layout: Layout) -> Rounds:
-        return dataclasses.replace(self._rounds, layout=layout)
+    def _with(self, layout: Layout) -> RoundSpec:
+        return dataclasses.replace(self._spec, layout=layout)
 
     def _round_bytes(self, layout):
-        if self.order is not None and layout != self._rounds.layout:
+        if self.order is not None and layout != self._spec.layout:
             self._redistribute(layout)
         arguments = self._arguments(layout.max_rounds)
         return memory.program_bytes(functools.partial(rounds.compile_rounds, self._with(layout), *arguments))
 
     def _arguments(self, num_rounds):
-        return self._algorithm, self._state, self._data, self._examples, num_rounds
+        return self._algorithm, self._state, self._assignment, self._examples, num_rounds
 
     def _redistribute(self, layout):
         """Moves the client states to their home in the layout."""
         (state,), self._state, client_map = self.states(), None, layout.client_map
-        order = client_map.replicate(home_order(self._with(layout), self._data))
-        self._state, self._data = rounds.distribute(client_map, state, order), self._data._replace(order=order)
+        order = client_map.replicate(home_order(self._with(layout), self._assignment))
+        self._state = rounds.distribute(client_map, state, order)
+        self._assignment = self._assignment._replace(order=order)
 
     @property
     def _description(self):
-        layout = self._rounds.layout
+        layout = self._spec.layout
         each = f"cohorts of {layout.cohort_size}, {layout.client_map}"
-        if self._rounds.run_map is None:
+        if self._spec.run_map is None:
             return each
-        return f"{len(self._runs)} runs together on {len(self._rounds.devices)} devices, each with {each}"
+        return f"{len(self._runs)} runs together on {len(self._spec.devices)} devices, each with {each}"
 
     @property
     def _stored(self):

@@ -18,8 +18,8 @@ from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Ser
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
-from fedjax_collapse.engine.cohort import Data, Watched
-from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.cohort import Assignment, Watched
+from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.placement import on_one_device, to_host
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.nn.model import Model
@@ -31,7 +31,7 @@ class State(NamedTuple):
     """Everything that a run carries from round to round; the content of a checkpoint."""
 
     server: Server
-    clients: ClientState  # every leaf with a leading axis over all clients; padded and in ``Data.order`` on devices
+    clients: ClientState  # each leaf with a leading axis over all clients; on devices padded, in ``Assignment.order``
     key: Key  # of the run, never changed
     round: jax.Array  # number of rounds done
 
@@ -86,7 +86,7 @@ def distribute(client_map: ClientMap, state: State, order: jax.Array | None = No
     Args:
         client_map: the layout.
         state: the state, its clients by identity.
-        order: ``Data.order`` of these rounds; padding gets the last client's state.
+        order: ``Assignment.order`` of these rounds; padding gets the last client's state.
     """
 
     def place(leaf):
@@ -119,43 +119,48 @@ def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> Py
 
 
 def run_rounds(
-    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
+    spec: RoundSpec,
+    algorithm: FedAvg,
+    state: State,
+    assignment: Assignment,
+    examples: Examples,
+    num_rounds: jax.Array | int,
 ) -> Advance:
     """Runs ``num_rounds`` rounds; with a ``run_map`` of every run, stacked as by ``together.stack_runs``.
 
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
-    if rounds.layout.client_map.is_compiled:
-        advance = _run_rounds_compiled(rounds, algorithm, state, data, examples, num_rounds)
-        return advance._replace(watched=advance.watched.collected(rounds))
+    if spec.layout.client_map.is_compiled:
+        advance = _run_rounds_compiled(spec, algorithm, state, assignment, examples, num_rounds)
+        return advance._replace(watched=advance.watched.collected(spec))
     with jax.disable_jit():
-        return _run_rounds(rounds, algorithm, state, data, examples, num_rounds)
+        return _run_rounds(spec, algorithm, state, assignment, examples, num_rounds)
 
 
-def compile_rounds(rounds: Rounds, *arguments) -> jax.stages.Compiled:
+def compile_rounds(spec: RoundSpec, *arguments) -> jax.stages.Compiled:
     """Returns the program that ``run_rounds`` runs on these arguments, which is then cached."""
-    return _run_rounds_compiled.lower(rounds, *arguments).compile()
+    return _run_rounds_compiled.lower(spec, *arguments).compile()
 
 
-def trace(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> None:
+def trace(spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples) -> None:
     """Traces the rounds of a run, without computing anything, to find whatever does not fit together.
 
     Raises:
         UserError: a network or a method does not fit the rest.
     """
-    if not rounds.layout.client_map.is_compiled:
-        rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=Chunked(1)))
-    _run_rounds_compiled.eval_shape(rounds, *_shapes(rounds, algorithm, data, examples), rounds.layout.max_rounds)
+    if not spec.layout.client_map.is_compiled:
+        spec = dataclasses.replace(spec, layout=spec.layout._replace(client_map=Chunked(1)))
+    _run_rounds_compiled.eval_shape(spec, *_shapes(spec, algorithm, assignment, examples), spec.layout.max_rounds)
 
 
-def lower(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> jax.stages.Lowered:
-    """Lowers the rounds of a run, also for devices that are not present; ``data`` and ``examples`` may be shapes."""
-    return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data, examples), rounds.layout.max_rounds)
+def lower(spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples) -> jax.stages.Lowered:
+    """Lowers the rounds of a run, also for absent devices; ``assignment`` and ``examples`` may be shapes."""
+    return _run_rounds_compiled.lower(spec, *_shapes(spec, algorithm, assignment, examples), spec.layout.max_rounds)
 
 
 def with_first_reports(
-    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
+    spec: RoundSpec, algorithm: FedAvg, state: State, assignment: Assignment, examples: Examples
 ) -> tuple[State, jax.Array | np.ndarray | None]:
     """Returns the state before the first round, updated by the reports on the initial model that some methods need.
 
@@ -164,67 +169,67 @@ def with_first_reports(
     """
     if not algorithm.starting:
         return state, None
-    return _with_first_reports(rounds, algorithm, state, data, examples)
+    return _with_first_reports(spec, algorithm, state, assignment, examples)
 
 
-def _run_rounds(rounds, algorithm, state, data, examples, num_rounds):
-    if rounds.run_map is None:
-        return _run_one(rounds, algorithm, state, data, examples, num_rounds)
+def _run_rounds(spec, algorithm, state, assignment, examples, num_rounds):
+    if spec.run_map is None:
+        return _run_one(spec, algorithm, state, assignment, examples, num_rounds)
 
-    def run(shared, own):
-        return Outcome((), _run_one(rounds, *own, *shared))
+    def run(common, own):
+        return Outcome((), _run_one(spec, *own, *common))
 
-    return rounds.run_map(run, (examples, num_rounds), (algorithm, state, data)).result
+    return spec.run_map(run, (examples, num_rounds), (algorithm, state, assignment)).result
 
 
 _run_rounds_compiled = jax.jit(_run_rounds, static_argnums=0, donate_argnums=2)
 
 
-def _run_one(rounds, algorithm, state, data, examples, num_rounds):
+def _run_one(spec, algorithm, state, assignment, examples, num_rounds):
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def one_round(state, slots, algorithm, data, examples):
-        return _run_round(rounds, algorithm, state, slots, data, examples)
+    def one_round(state, slots, algorithm, assignment, examples):
+        return _run_round(spec, algorithm, state, slots, assignment, examples)
 
     def body(index, carry):
-        advance = one_round(carry.state, carry.watched.variables, algorithm, data, examples)
+        advance = one_round(carry.state, carry.watched.variables, algorithm, assignment, examples)
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
-    models = cohorts.no_models(rounds, algorithm, state.server)
-    shapes = jax.eval_shape(one_round, state, models, algorithm, data, examples)
-    max_rounds = rounds.layout.max_rounds
+    models = cohorts.no_models(spec, algorithm, state.server)
+    shapes = jax.eval_shape(one_round, state, models, algorithm, assignment, examples)
+    max_rounds = spec.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
     watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
     advance = jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
     if algorithm.measuring(by_all=True):
-        return _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds)
+        return _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds)
     return advance
 
 
-def _run_round(rounds, algorithm, state, slots, data, examples):
+def _run_round(spec, algorithm, state, slots, assignment, examples):
     """Draws a cohort, trains it, aggregates its uploads, and records the results."""
-    shared = cohorts.Shared(state.server, state.round, examples, state.key)
+    received = cohorts.Received(state.server, state.round, examples, state.key)
     dispatches = algorithm.having("dispatch")
 
     def attempt(left_out):
-        drawn = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
-        clients = cohorts.gather(drawn, data, state.clients)
-        upload, result = cohorts.train(rounds, algorithm, shared, clients, slots)
-        new, result = cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
+        drawn = cohorts.draw(spec, algorithm, assignment, state.key, state.round, left_out)
+        clients = cohorts.gather(drawn, assignment, state.clients)
+        upload, result = cohorts.train(spec, algorithm, received, clients, slots)
+        new, result = cohorts.aggregate(spec, algorithm, received, clients, upload, result)
         return drawn.id, result.metrics.get(SKIPPED), (new, result, drawn.is_counted if dispatches else ())
 
-    num_clients = len(data.ownership.sizes)
-    left_out, ids, (new, result, is_counted) = rounds.diverging.repeat(attempt, num_clients)
-    states, record = _record(rounds, state.clients, data, ids, result, left_out)
+    num_clients = len(assignment.ownership.sizes)
+    left_out, ids, (new, result, is_counted) = spec.diverging.repeat(attempt, num_clients)
+    states, record = _record(spec, state.clients, assignment, ids, result, left_out)
     if dispatches:
         arrived = jnp.zeros(num_clients, bool).at[ids].max(is_counted, mode="drop")
-        states = _dispatch(rounds, algorithm, state._replace(server=new, clients=states), data, arrived)
+        states = _dispatch(spec, algorithm, state._replace(server=new, clients=states), assignment, arrived)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
 
 
-def _record(rounds, stored, data, ids, result, left_out):
+def _record(spec, stored, assignment, ids, result, left_out):
     """Returns the states of all clients, in their places, and the round's record, by client."""
-    num_clients = len(data.ownership.sizes)
+    num_clients = len(assignment.ownership.sizes)
     positions = jnp.where(ids < num_clients, ids, np.iinfo(np.int32).max)  # padding clients are dropped
 
     def store(stored, new):
@@ -234,30 +239,30 @@ def _record(rounds, stored, data, ids, result, left_out):
     steps = store(jnp.zeros(num_clients, result.steps.dtype), result.steps)
     if left_out is not None:
         metrics[SKIPPED] = jnp.where(left_out, 1, metrics[SKIPPED])
-    states = jax.tree.map(store, stored, result.states) if data.order is None else result.states
-    return rounds.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
+    states = jax.tree.map(store, stored, result.states) if assignment.order is None else result.states
+    return spec.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
 
 
-def _dispatch(rounds, algorithm, state, data, arrived):
+def _dispatch(spec, algorithm, state, assignment, arrived):
     """Returns the clients' stored states after the server's part in them, which it makes from those of all clients."""
-    num_clients, order = len(data.ownership.sizes), data.order
+    num_clients, order = len(assignment.ownership.sizes), assignment.order
     of_all = by_identity(state.clients, num_clients, order)
     new = server.dispatch(algorithm, state.server, of_all, arrived, state.round, state.key)
     if order is None:
         states = jax.tree.map(lambda leaf, own: leaf.at[:num_clients].set(own), state.clients, new)
     else:
         states = jax.tree.map(lambda own: own.at[order].get(mode="clip"), new)
-    return rounds.layout.client_map.keep_sharded(states)
+    return spec.layout.client_map.keep_sharded(states)
 
 
-def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
+def _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds):
     """Returns the run after all clients have measured the server's model."""
     state, record = advance.state, advance.record
     last = state.round - 1
-    shared = cohorts.Shared(state.server, last, examples)
-    report = functools.partial(cohorts.measured_by_all, rounds, algorithm, shared)
+    received = cohorts.Received(state.server, last, examples)
+    report = functools.partial(cohorts.measured_by_all, spec, algorithm, received)
     key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
-    left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
+    left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
     new = cohorts.end_with(algorithm, state.server, reports, left_out)
     if left_out is not None:
         skipped = record.metrics[SKIPPED]
@@ -267,52 +272,52 @@ def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _with_first_reports(rounds, algorithm, state, data, examples):
-    shared = cohorts.Shared(state.server, 0, examples)
-    report = functools.partial(cohorts.first_reports, rounds, algorithm, shared)
+def _with_first_reports(spec, algorithm, state, assignment, examples):
+    received = cohorts.Received(state.server, 0, examples)
+    report = functools.partial(cohorts.first_reports, spec, algorithm, received)
     key = Stream.FIRST_REPORTS.key(state.key)
-    left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
-    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
+    left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
+    return state._replace(server=cohorts.start_with(spec, algorithm, state.server, reports, left_out)), left_out
 
 
-def _reports_of_all(rounds, algorithm, state, data, key, report):
+def _reports_of_all(spec, algorithm, state, assignment, key, report):
     """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
 
     ``key`` is the key from which the keys of all clients are derived.
     """
-    sizes = data.ownership.sizes
+    sizes = assignment.ownership.sizes
 
     def attempt(left_out):
-        order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
+        order = cohorts.everyone(sizes, spec.layout.client_map) if assignment.order is None else assignment.order
         drawn = cohorts.stack(algorithm, cohorts.without(order, left_out), sizes, key, None)
-        reports, wrong = report(cohorts.gather(drawn, data, state.clients))
+        reports, wrong = report(cohorts.gather(drawn, assignment, state.clients))
         return drawn.id, wrong, reports
 
-    left_out, _, reports = rounds.diverging.repeat(attempt, len(sizes))
+    left_out, _, reports = spec.diverging.repeat(attempt, len(sizes))
     return left_out, reports
 
 
-def _shapes(rounds, algorithm, data, examples):
+def _shapes(spec, algorithm, assignment, examples):
     """Returns the shapes and placements of the arguments of the rounds."""
-    client_map = rounds.layout.client_map
-    algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, data.participation))
-    data = data._replace(participation=participation)
-    data = data._replace(order=jax.eval_shape(functools.partial(cohorts.home_order, rounds), data))
-    state = _state_shapes(algorithm, rounds.model, data, client_map)
-    algorithm, data, examples = client_map.shapes((algorithm, data, examples))
-    return algorithm, state, data, examples
+    client_map = spec.layout.client_map
+    algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, assignment.participation))
+    assignment = assignment._replace(participation=participation)
+    assignment = assignment._replace(order=jax.eval_shape(functools.partial(cohorts.home_order, spec), assignment))
+    state = _state_shapes(algorithm, spec.model, assignment, client_map)
+    algorithm, assignment, examples = client_map.shapes((algorithm, assignment, examples))
+    return algorithm, state, assignment, examples
 
 
-def _state_shapes(algorithm, model, data, client_map):
+def _state_shapes(algorithm, model, assignment, client_map):
     """Returns the shapes and placements of a state."""
 
-    num_clients = len(data.ownership.sizes)
+    num_clients = len(assignment.ownership.sizes)
 
     def start_state(key):
         return State(*server.init(algorithm, model, model.init(key), num_clients), key, jnp.zeros((), jnp.int32))
 
     state = jax.eval_shape(start_state, jax.random.key(0))
-    stored = num_clients + -num_clients % client_map.num_devices if data.order is None else len(data.order)
+    stored = num_clients + -num_clients % client_map.num_devices if assignment.order is None else len(assignment.order)
     placed = client_map.shapes(state._replace(clients=()))
     return placed._replace(clients=client_map.shapes(_of_all(state.clients, stored), sharded=True))
 

@@ -215,3 +215,12 @@ def per_client(what: str, value: Any, num_clients: int) -> np.ndarray:
 def at_least_one(flags: jax.Array, scores: jax.Array) -> jax.Array:
     """Returns the flags; if none is set, only the one with the largest score."""
     return flags | (~jnp.any(flags) & (jnp.arange(len(flags)) == jnp.argmax(scores)))
+
+
+SAMPLERS = {  # by their names in a config
+    "uniform": Uniform,
+    "uniform_on_host": HostUniform,
+    "poisson": Poisson,
+    "by_size": BySize,
+    "available": Available,
+}

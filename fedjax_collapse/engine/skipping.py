@@ -84,7 +84,7 @@ class SkipDiverged(KeepAll):
         return {**metrics, SKIPPED: jnp.maximum(metrics[SKIPPED], jnp.where(is_blamed, diverged, 0))}
 
     def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
-        return either(jnp.sum(clients.weight) > 0, new, old)
+        return where(jnp.sum(clients.weight) > 0, new, old)
 
     def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
         def retry(carry):
@@ -109,7 +109,7 @@ class SkipDiverged(KeepAll):
             left_out[failing] = True
 
 
-def either(condition: jax.Array, new: PyTree, old: PyTree) -> PyTree:
+def where(condition: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     """Returns ``new`` if the condition holds, else ``old``."""
     return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.engine import memory
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
-from fedjax_collapse.engine.cohort import Data, device_steps
+from fedjax_collapse.engine.cohort import Assignment, device_steps
 from fedjax_collapse.engine.placement import num_busy, on_one_device
 from fedjax_collapse.engine.rounds import State
 from fedjax_collapse.training.algorithm import FedAvg
@@ -54,14 +54,16 @@ def fits(client_map: ClientMap, examples: PyTree, clients: PyTree, num_runs: int
     return memory.fits(size, client_map.devices)
 
 
-def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
-    """Returns the runs' algorithms, states and data, each stacked on a leading axis.
+def stack_runs(
+    runs: Sequence[tuple[FedAvg, State, Assignment]], run_map: ClientMap
+) -> tuple[FedAvg, State, Assignment]:
+    """Returns the runs' algorithms, states and assignments, each stacked on a leading axis.
 
     They are padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
     """
-    algorithm, state, data = runs[-1]
-    idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
-    padding = [(algorithm, state, data._replace(ownership=idle))] * (-len(runs) % run_map.clients_at_once)
+    algorithm, state, assignment = runs[-1]
+    idle = assignment.ownership._replace(sizes=jnp.zeros_like(assignment.ownership.sizes))
+    padding = [(algorithm, state, assignment._replace(ownership=idle))] * (-len(runs) % run_map.clients_at_once)
     return tuple(map(run_map.shard, jax.tree.map(lambda *leaves: _stack(leaves), *runs, *padding)))
 
 

@@ -6,6 +6,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -20,9 +21,12 @@ from fedjax_collapse.nn.lowerings.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.lowerings.pooling import max_pool as max_pool
 from fedjax_collapse.nn.lowerings.products import multiply
 from fedjax_collapse.nn.lowerings.sums import add_bias
+from fedjax_collapse.schema.options import OpenChoice
 
 DTYPES = (None, "float32", "bfloat16")
 NORMS = ("batch", "group", "none")
+DType = Annotated[str, OpenChoice(filter(None, DTYPES), "")] | None
+Norm = Annotated[str, OpenChoice(NORMS, "")]
 Init = Callable[[int, int], jax.nn.initializers.Initializer]  # arguments: fan_in and fan_out of a weight
 
 

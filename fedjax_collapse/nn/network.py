@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -9,14 +10,18 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn import heads
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
-from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
-from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, is_norm_fused
+from fedjax_collapse.nn.layers import Conv, DType, Init, Norm, normalize, torch_uniform
+from fedjax_collapse.nn.lowerings.convolution import Lowering, TimedLowerings, is_norm_fused
 from fedjax_collapse.nn.lowerings.sums import mean_pixels
 from fedjax_collapse.nn.model import LEVELS
-from fedjax_collapse.nn.projector import project
-from fedjax_collapse.schema.options import Count, WithOptions, check_fields, only_with
+from fedjax_collapse.nn.projector import Projector, project
+from fedjax_collapse.schema import discovery
+from fedjax_collapse.schema.options import Count, OpenChoice, WithOptions, check_fields, only_with
+
+HEADS = discovery.classes(heads, nn.Module)
 
 
 class Network(nn.Module, kw_only=True):
@@ -35,11 +40,13 @@ class Network(nn.Module, kw_only=True):
         UserError: at the first call, for an unknown option or images that are too small.
     """
 
-    projector: str = "none"
+    projector: Projector = "none"
     projector_dim: Count = only_with(256, projector=...)
     normalize_features: bool = False
-    head: str | type[nn.Module] | WithOptions | functools.partial = "linear"
-    dtype: str | None = None
+    head: Annotated[str, OpenChoice(HEADS, '"module:Class"')] | type[nn.Module] | WithOptions | functools.partial = (
+        "linear"
+    )
+    dtype: DType = None
 
     smallest_image = 1  # height and width in pixels
     needs_images = True  # or inputs of any shape
@@ -123,8 +130,8 @@ class ConvNetwork(Network, kw_only=True):
         target: the device for which the network is compiled, set by ``Model.on``.
     """
 
-    norm: str = "batch"
-    lowering: str | TimedLowerings = "auto"
+    norm: Norm = "batch"
+    lowering: Lowering | TimedLowerings = "auto"
     target: Target = Target()
 
     def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:

@@ -8,12 +8,16 @@
 256 is the default of ``projector_dim``.
 """
 
+from typing import Annotated
+
 import jax
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import BatchNorm, Dense
+from fedjax_collapse.schema.options import OpenChoice
 
 PROJECTORS = ("none", "moon", "feddecorr", "feduv")
+Projector = Annotated[str, OpenChoice(PROJECTORS, "")]
 
 
 def project(kind: str, features: jax.Array, mask: jax.Array, train: bool, dim: int = 256) -> jax.Array:

@@ -13,7 +13,7 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, Scalar, UserError
 from fedjax_collapse.data.augment import Augmentation
 from fedjax_collapse.optim.optimizers import check_optimizer, check_schedule
-from fedjax_collapse.schema.options import Count, Decay, Natural, NonNegative, Positive, check_fields, option
+from fedjax_collapse.schema.options import Count, Decay, Natural, NonNegative, Part, Positive, check_fields, option
 from fedjax_collapse.schema.user_code import check_signature
 
 _MOST_STEPS = 2**31  # in a round; what 32 bits can count
@@ -23,7 +23,7 @@ _MOST_STEPS = 2**31  # in a round; what 32 bits can count
 class Phase:
     """Some epochs in which one part of the network is trained and the rest stays fixed."""
 
-    part: str = option("all")  # in the syntax of ``core/masks.py``
+    part: Part = option("all")  # in the syntax of ``core/masks.py``
     epochs: Positive = 1
 
 
@@ -37,9 +37,10 @@ class LocalTraining:
     Args:
         epochs: passes over the client's data; a fraction is rounded up to whole steps.
         batch_size: examples in a batch.
-        learning_rate: of all rounds, unless there is a ``schedule``.
-        momentum: of SGD. None is 0 without a buffer; a run replaces 0 by it, so methods see None in ``view.training``.
-        weight_decay: added to the gradient, also with ``optimizer``.
+        learning_rate: the clients' learning rate, in all rounds unless there is a ``schedule``.
+        momentum: of SGD; 0 if there is an ``optimizer``. None is 0 without a buffer; a run replaces 0 by it, so methods
+            see None in ``view.training``.
+        weight_decay: factor of the params that is added to the gradient, also with ``optimizer``.
         steps: the number of steps of every client, instead of ``epochs``.
         phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
             optimizer (FedRep: head first, then body); in a config pairs such as ``(("head", 10), ("body", 1))``.
@@ -47,7 +48,8 @@ class LocalTraining:
             ``Partial(optax.adam, b1=0.5)``, instead of SGD. Its numbers are traced; other arguments, such as
             ``nesterov=True``, are passed with ``options.constructor``. In a config ``dict(name="adam", b1=0.5)``.
         task_loss: a function of ``LocalView`` that replaces the loss of the model's task; the methods' terms are added.
-        augmentation: of every training image in every epoch, in raw pixel units (``data/augment``); None is none.
+        augmentation: a function of every training image in every epoch, in raw pixel units (``data/augment``); None is
+            none. In a config the name of a preset, or ``my_module:function``.
         clip_norm: the largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is
             none.
         drop_last: whether to leave out an epoch's last partial batch. A client with fewer examples than a batch then
@@ -82,7 +84,7 @@ class LocalTraining:
     clip_norm: Positive | None = None
     drop_last: bool = option(False)
     schedule: jax.tree_util.Partial | None = None
-    freeze: str = option("none")
+    freeze: Part = option("none")
     logged_epochs: Natural = option(0)
     momentum_reset: bool = option(True)
 
@@ -142,11 +144,11 @@ class LocalTraining:
         inner = optax.sgd(rate, self.momentum) if self.optimizer is None else self.optimizer(learning_rate=rate)
         return optax.chain(optax.add_decayed_weights(self.weight_decay), inner)
 
-    def clip(self, gradient: PyTree, fixed: PyTree) -> PyTree:
-        """Returns the gradient, scaled by ``clip_norm``; params in the mask ``fixed`` do not count in the norm."""
+    def clip(self, gradient: PyTree, not_trained: PyTree) -> PyTree:
+        """Returns the gradient, clipped to ``clip_norm``; params in the mask ``not_trained`` do not count."""
         if self.clip_norm is None:
             return gradient
-        scale = jnp.minimum(self.clip_norm / (optax.tree.norm(masks.zero(fixed, gradient)) + 1e-6), 1)
+        scale = jnp.minimum(self.clip_norm / (optax.tree.norm(masks.zero(not_trained, gradient)) + 1e-6), 1)
         return jax.tree.map(lambda g: scale * g, gradient)
 
     def learning_rate_in(self, round: Scalar) -> Scalar:

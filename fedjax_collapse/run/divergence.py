@@ -17,7 +17,7 @@ from fedjax_collapse import engine
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Examples, UserError, in_one_line, losses_of
 from fedjax_collapse.core.round_arrays import read_npz, write_npz
-from fedjax_collapse.engine import Data, RoundRecord, Rounds, State
+from fedjax_collapse.engine import Assignment, RoundRecord, RoundSpec, State
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import within_process
 from fedjax_collapse.engine.memory import is_exhaustion
@@ -62,7 +62,7 @@ class Divergence(NamedTuple):
     __repr__ = in_one_line
 
 
-def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicion | None:
+def find_nonfinite(record: RoundRecord, done: int, loss: float, score: str) -> Suspicion | None:
     """Returns what is not finite in the last rounds before ``done``; None if everything is finite.
 
     Args:
@@ -82,7 +82,7 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
 
 
 def locate_nonfinite(
-    rounds: Rounds, run: tuple[FedAvg, State, Data], examples: Examples, storage: str, found: Suspicion
+    spec: RoundSpec, run: tuple[FedAvg, State, Assignment], examples: Examples, storage: str, found: Suspicion
 ) -> NotFinite | None:
     """Returns the first non-finite step of the suspected clients, found in the debug layout.
 
@@ -90,25 +90,25 @@ def locate_nonfinite(
     other.
 
     Args:
-        rounds: what the rounds are compiled for.
+        spec: what the rounds are compiled for.
         run: the run in some earlier round.
         examples: the examples.
         storage: as in ``engine.Program``.
         found: the suspected round and clients.
     """
-    algorithm, state, data = run
-    client_map = within_process(rounds.layout.client_map)
-    rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=client_map), run_map=None)
+    algorithm, state, assignment = run
+    client_map = within_process(spec.layout.client_map)
+    spec = dataclasses.replace(spec, layout=spec.layout._replace(client_map=client_map), run_map=None)
     missing = found.round - 1 - int(state.round)
     try:
         if missing or (algorithm.starting and found.round == 1):
-            program = engine.Program(rounds, [run], examples, storage)
+            program = engine.Program(spec, [run], examples, storage)
             program.prepare()
-            for left in range(missing, 0, -rounds.layout.max_rounds):
-                program.advance(min(left, rounds.layout.max_rounds))
+            for left in range(missing, 0, -spec.layout.max_rounds):
+                program.advance(min(left, spec.layout.max_rounds))
             (state,) = program.states()
         for client in found.clients:
-            _train(_context(rounds, algorithm, state, data, examples, client))
+            _train(_context(spec, algorithm, state, assignment, examples, client))
     except NotFinite as failure:
         return failure
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -198,22 +198,22 @@ def _train(context):
         raise NotFinite("what it sends is", where, result.trained.variables, None)
 
 
-def _context(rounds, algorithm, state, data, examples, id):
+def _context(spec, algorithm, state, assignment, examples, id):
     """Returns the context of the client's next round, on one device, with its own examples only."""
-    rows, device = np.asarray(data.ownership.rows[id]), rounds.devices[0]
+    rows, device = np.asarray(assignment.ownership.rows[id]), spec.devices[0]
     inputs, labels = (array[rows] for array in examples[:2])
     examples = examples._replace(inputs=inputs, labels=labels, identities=rows)
     own = jax.tree.map(lambda leaf: leaf[id], state.clients)
-    data = data._replace(ownership=data.ownership._replace(rows=()))
-    placed = jax.device_put((algorithm, state._replace(clients=own), data, examples), device)
-    algorithm, state, data, examples = placed
-    layout = rounds.layout._replace(client_map=engine.Loop((device,)))
-    drawn = cohorts.draw(dataclasses.replace(rounds, layout=layout), algorithm, data, state.key, state.round)
+    assignment = assignment._replace(ownership=assignment.ownership._replace(rows=()))
+    placed = jax.device_put((algorithm, state._replace(clients=own), assignment, examples), device)
+    algorithm, state, assignment, examples = placed
+    layout = spec.layout._replace(client_map=engine.Loop((device,)))
+    drawn = cohorts.draw(dataclasses.replace(spec, layout=layout), algorithm, assignment, state.key, state.round)
     (place,) = np.flatnonzero(np.asarray(drawn.id) == id)
     drawn = jax.tree.map(lambda leaf: leaf[place], drawn)
     client = drawn.with_data(jnp.arange(len(rows), dtype=rows.dtype), state.clients)
     return LocalContext(
-        algorithm, rounds.model, examples, state.server, state.round, client, batch_parts=layout.batch_parts
+        algorithm, spec.model, examples, state.server, state.round, client, batch_parts=layout.batch_parts
     )
 
 

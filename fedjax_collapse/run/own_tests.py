@@ -19,7 +19,7 @@ from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining, Phase
 from fedjax_collapse.run.evaluation import are_finite, scores_of
-from fedjax_collapse.schema.options import Positive, check_fields
+from fedjax_collapse.schema.options import Part, Positive, check_fields
 from fedjax_collapse.training import local
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local import LocalContext
@@ -42,7 +42,7 @@ class Finetuning(NamedTuple):
     """
 
     epochs: Positive = 1
-    part: str = "all"
+    part: Part = "all"
     learning_rate: Positive | None = None
 
     def training(self, like: LocalTraining) -> LocalTraining:

@@ -29,7 +29,7 @@ from fedjax_collapse.run.local_models import save_local_models
 from fedjax_collapse.run.measurement import HEADLINES, headline_of, observe, scored, view_models, virtual_time
 from fedjax_collapse.run.own_tests import by_stage, personal_model
 from fedjax_collapse.run.resumption import make_folder, newest_whole, rounds_released
-from fedjax_collapse.run.runs import Hardware, Row, Run, Schedule, check, description, initialize
+from fedjax_collapse.run.runs import Hardware, Row, Run, Schedule, description, initialize, prepare
 from fedjax_collapse.run.stopwatch import Stopwatch
 from fedjax_collapse.schema.options import check_fields
 from fedjax_collapse.training import server
@@ -118,15 +118,15 @@ class RunLoop:
 
     def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
         runs = _named(runs, schedule)
-        rounds = check(runs[0], model, schedule, hardware)
+        spec = prepare(runs[0], model, schedule, hardware)
         if hardware.run_map is not None:
             engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
-        self.runs, self.model, self.schedule = runs, rounds.model, schedule.resolved(runs[0].algorithm)
+        self.runs, self.model, self.schedule = runs, spec.model, schedule.resolved(runs[0].algorithm)
         self.tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         self.sizes = [np.asarray(run.algorithm.trained_sizes(run.federation.ownership.sizes)) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
-        self.algorithms, states, data = zip(*initial, strict=True)
+        self.algorithms, states, assignments = zip(*initial, strict=True)
         stored, states = self._in_files(states)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
         self.spent: list[dict[str, float]] = [{} for _ in runs]
@@ -137,10 +137,10 @@ class RunLoop:
         self.is_divisible = not any(algorithm.measuring(by_all=True) for algorithm in self.algorithms)
         self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
         self.diverged = self._remembered_divergences()
-        parts = list(zip(self.algorithms, states, data, strict=True))
-        self.program = engine.Program(rounds, parts, runs[0].federation.train, hardware.storage, self.stored)
+        parts = list(zip(self.algorithms, states, assignments, strict=True))
+        self.program = engine.Program(spec, parts, runs[0].federation.train, hardware.storage, self.stored)
         self.compiling = 0.0
-        self.rounds, self.storage = rounds, hardware.storage
+        self.spec, self.storage = spec, hardware.storage
 
     def _in_files(self, states):
         """Returns what opens the client states in files, or None, and the states, then without those of clients.
@@ -247,17 +247,17 @@ class RunLoop:
                 stopwatch.lap("prepare")
             self.compiling = stopwatch.seconds["compile"]
 
-    def advance(self, is_told: Callable[[], bool]) -> tuple[list[Row], list[Row]] | None:
+    def advance(self, should_stop: Callable[[], bool]) -> tuple[list[Row], list[Row]] | None:
         """Trains until the next evaluation and returns the runs' rows of metrics and of timing.
 
-        ``is_told`` is called every few seconds; if it returns True before the evaluation, this returns None, and the
-        runs are saved between two evaluations.
+        ``should_stop`` is called every few seconds; if it returns True before the evaluation, this returns None, and
+        the runs are saved between two evaluations.
         """
         end, started = self.done + self.schedule.rounds_after(self.done), self.done
         with Stopwatch() as stopwatch:
             while self.done < end:
                 advances = self._train(min(self.rounds_at_once, end - self.done), stopwatch)
-                if self.done < end and is_told():
+                if self.done < end and should_stop():
                     return None
             records = [_record(history.unevaluated) for history in self.histories]
             observed = [self._observe(i, *of_run) for i, of_run in enumerate(zip(advances, records, strict=True))]
@@ -291,7 +291,7 @@ class RunLoop:
         for i, record in enumerate(self.records):
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
-                if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
+                if found := divergence.find_nonfinite(record, self.done, loss, self.model.task.metric):
                     line = processes.broadcast_from_first(
                         lambda i=i, found=found: self._locate_nonfinite(i, found, announce)
                     )
@@ -304,7 +304,7 @@ class RunLoop:
             return self.diverged[i].line
         announce(f"round {found.round} is not finite; it is run again to find out why")
         run, examples = self._before(i, found.round), self.runs[i].federation.train
-        failure = divergence.locate_nonfinite(self.rounds, run, examples, self.storage, found)
+        failure = divergence.locate_nonfinite(self.spec, run, examples, self.storage, found)
         self._keep_divergence(i, found, failure)
         return self.diverged[i].line
 
@@ -315,7 +315,7 @@ class RunLoop:
 
     def _keep_divergence(self, i, found, failure):
         training, folder = self.algorithms[i].training, self.histories[i].folder
-        can_go_on = self.rounds.layout.client_map.is_compiled
+        can_go_on = self.spec.layout.client_map.is_compiled
         self.diverged[i] = divergence.explain(found, failure, training, folder, can_go_on)
 
     def _before(self, i, round):

@@ -19,7 +19,7 @@ from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.core.weight_files import check_finite
 from fedjax_collapse.data.augment import output_shape
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import ClientMap, Data, Participation, State
+from fedjax_collapse.engine import Assignment, ClientMap, Participation, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
 from fedjax_collapse.privacy import guarantee
@@ -56,13 +56,13 @@ class Schedule(NamedTuple):
 
     rounds: Count
     participation: float | Participation = 1.0
+    on_nan: Annotated[str | None, (*ON_NAN, None)] = None
     evaluate_every: Count = 1
-    checkpoint_every: Count = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
     measure_every: Count = 1
-    on_nan: Annotated[str | None, (*ON_NAN, None)] = None
     stop_at_accuracy: Fraction = 0.0
+    checkpoint_every: Count = 10
     save_local: Annotated[str, SAVED] = ""
     finetuning: Finetuning | None = None
     privacy: Privacy | None = None
@@ -150,7 +150,7 @@ def structure(run: Run) -> Hashable:
     return algorithm, id(run.federation.train.inputs), run.federation.ownership.rows.shape
 
 
-def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.Rounds:  # noqa: B008
+def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.RoundSpec:  # noqa: B008
     """Checks a run and returns what its rounds are compiled for.
 
     Raises:
@@ -213,12 +213,12 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if schedule.on_nan == "skip_client" and not client_map.is_compiled:
         raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
     rule = type(schedule.rule), type(schedule.rule.sampler)
-    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, diverging, rule)
-    data = Data(federation.ownership, schedule.rule)
-    engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
+    spec = engine.RoundSpec(model, layout, hardware.run_map, schedule.watch, diverging, rule)
+    assignment = Assignment(federation.ownership, schedule.rule)
+    engine.trace(dataclasses.replace(spec, run_map=None), algorithm.enabled(), assignment, federation.train)
     check_padding(model, federation.train)
     check_memory(algorithm, model, federation.train)
-    return rounds
+    return spec
 
 
 def _check_on_disk(federation, algorithm, rule):
@@ -267,7 +267,7 @@ def _check_ids(federation, count):
             )
 
 
-def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
+def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Assignment]:
     """Returns the arguments of ``engine.Program`` for a run.
 
     These are the algorithm, with its numbers as arrays; the state before the first round; and the data except for the
@@ -285,7 +285,7 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
     check_finite(what, masks.by_path(variables._asdict()))
     state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
     participation = jax.tree.map(jnp.asarray, schedule.rule)
-    return algorithm, state, Data(run.federation.ownership, participation)
+    return algorithm, state, Assignment(run.federation.ownership, participation)
 
 
 def _identity(run, model, schedule):

@@ -20,8 +20,8 @@ from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.run.running import PATIENCE, RunLoop
 from fedjax_collapse.run.running import Result as Result
 from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
-from fedjax_collapse.run.runs import check as check
 from fedjax_collapse.run.runs import initialize as initialize
+from fedjax_collapse.run.runs import prepare as prepare
 from fedjax_collapse.run.runs import structure as structure
 from fedjax_collapse.schema.options import check_fields, check_value
 from fedjax_collapse.training.algorithm import FedAvg
@@ -60,17 +60,20 @@ def simulate(
         federation: the examples and their partition.
         model: the model.
         algorithm: local training, methods and the server's step.
-        rounds: the number of rounds.
+        rounds: the number of rounds. A study that is started again with more, in its folder, continues to them, or
+            prints in one line why it would not equal a study that had them from its start.
         key: the source of all randomness; equal keys give equal results.
         variables: initial variables of the server; by default the model's own initialisation from ``key``.
         participation: the fraction of the clients drawn into each round's cohort, at least one; or the rules by which
-            clients are drawn, drop out and fall behind (``engine.Participation``); default 1, all clients.
+            clients are drawn, drop out and fall behind (``engine.Participation``, in a config ``cohort``); default 1,
+            all clients.
         evaluate_every: rounds between evaluations, which are one compiled call; default 1.
         checkpoint_every: rounds between checkpoints, rounded up to evaluations; default 10.
         watch: the clients whose local models are measured: ``one``, the client of the cohort with the lowest identity
-            (default), ``all`` of the cohort, or a tuple of identities.
+            (default), ``all`` of the cohort, or a tuple of identities, in a config as text: "0,3".
         measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved;
-            default none.
+            default none. In a config name -> a function of fedjax_collapse/measurements, or "my_module:function"; None
+            removes one.
         measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
             measured.
         on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
@@ -80,10 +83,11 @@ def simulate(
         save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
             step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
         finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
-            discards (``own_tests.Finetuning``); default none.
-        privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): epsilon stands in all
-            rows of metrics, and ``privacy.json`` in the folder says what it covers; default none, no accounting. Needs
-            a ``folder`` or a ``name``.
+            discards (``own_tests.Finetuning``): epochs, part, learning_rate; default none.
+        privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): delta, population,
+            accountant, neighbours. Epsilon stands in all rows of metrics, and ``privacy.json`` in the folder says what
+            it covers; default none, no accounting. Needs a ``folder`` or a ``name``. A config may have epsilon in place
+            of the method's noise_multiplier, which is then computed before the start.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
             ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.

@@ -7,9 +7,9 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 import flax.linen
 import jax
@@ -32,6 +32,7 @@ PLAIN = {  # types by annotation
     jax.Array: (jax.Array, np.ndarray),
     jax.Device: (jax.Device,),
 }
+CUSTOM = '"module:Name"'
 _LARGEST = {int: 2**31 - 1, float: float(np.finfo(np.float32).max)}  # in the default precision
 
 
@@ -78,6 +79,30 @@ class Interval:
         if self.ends[0] == "(" and self.least == 0:
             return "is not positive"
         return f"is {'negative' if self.least == 0 else 'too small'}, expected >= {shown(self.least)}"
+
+
+class OpenChoice(tuple):
+    """Known names of a value that may also be another one, which is checked where it is used.
+
+    Such values are custom, a ``module:Name``, or several names with commas between them.
+
+    Args:
+        names: the known names.
+        other: describes the other values; empty if there are none but lists of names.
+    """
+
+    def __new__(cls, names: Iterable[str], other: str = CUSTOM) -> Self:
+        """Returns the names as a tuple."""
+        made = super().__new__(cls, names)
+        made.other = other
+        return made
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+    def in_words(self) -> str:
+        """Returns all names, and what else is valid, as Python writes them: ``'batch' | 'group'``."""
+        return " | ".join([*map(repr, self), *filter(None, [self.other])])
 
 
 def problem(value: Any, hint: Any) -> str:

@@ -19,8 +19,10 @@ from flax import struct
 
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.annotations import CUSTOM as CUSTOM
 from fedjax_collapse.schema.annotations import PLAIN, as_array, is_array, name_of
 from fedjax_collapse.schema.annotations import Interval as Interval
+from fedjax_collapse.schema.annotations import OpenChoice as OpenChoice
 from fedjax_collapse.schema.annotations import problem as problem
 from fedjax_collapse.schema.annotations import shown as shown
 
@@ -35,6 +37,9 @@ Decay = Annotated[float, Interval(0, 1, "[)")]  # the fraction retained from ste
 Count = Annotated[int, Interval(1)]
 Natural = Annotated[int, Interval(0)]
 Seed = Annotated[int, Interval(0, 2**32 - 1)]
+Part = Annotated[  # of a network, in the syntax of ``core/masks.py``
+    str, OpenChoice(("none", "all", "batch_norm", "head", "body"), '"path" | "part+part"')
+]
 
 
 def option(default: Any, choices: tuple = (), **needed: Any) -> Any:
@@ -166,7 +171,9 @@ def in_words(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, limit = arguments
-        return f"{name_of(kind)} {limit.in_words()}" if isinstance(limit, Interval) else " | ".join(map(repr, limit))
+        if isinstance(limit, Interval):
+            return f"{name_of(kind)} {limit.in_words()}"
+        return limit.in_words() if isinstance(limit, OpenChoice) else " | ".join(map(repr, limit))
     if origin in (Union, types.UnionType):
         return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
     if origin is tuple:

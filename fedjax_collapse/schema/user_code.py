@@ -1,5 +1,6 @@
-"""Checks and calls the user's functions, and turns their errors into one-line messages."""
+"""Checks and calls the user's functions, and turns errors into one-line messages."""
 
+import dis
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,15 +14,19 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.source_code import is_users
 
 _LONGEST = 300  # characters of a reason
+_LONGEST_LINE = 400
 
 
 def explained(what: str, error: BaseException) -> UserError:
     """Returns a one-line error about an exception from the user's code, or from the library with the user's options.
 
-    The message names the exception and its place in the user's code. A UserError is returned unchanged.
+    The message names the exception and its place in the user's code. A UserError is returned unchanged. Code that exits
+    the process is an error, too; Ctrl-C is raised again.
     """
     if isinstance(error, UserError):
         return error
+    if is_interrupt(error):
+        raise error
     frames = traceback.walk_tb(error.__traceback__)
     named = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line) for frame, line in frames]
     places = [f", {file}:{line}" for name, file, line in named if file[:1] != "<" and is_users(name, Path(file))]
@@ -76,3 +81,28 @@ def call_loss(what: str, function: Callable, *arguments: Any) -> jax.Array:
         got = f"{loss.dtype}{list(loss.shape)}" if isinstance(loss, jax.Array) else type(loss).__name__
         raise UserError(f"{what}: it returned {got}, expected one float, the mean over the batch")
     return jnp.asarray(loss)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the error's message without line breaks; only the last line of a traceback in it is included."""
+    head, *rest = str(error).split("Traceback (most recent call last):")
+    last = rest[-1].strip().splitlines()[-1] if rest else ""
+    return " ".join(f"{head} {last}".split()) or type(error).__name__
+
+
+def explain(error: BaseException) -> str:
+    """Returns a one-line message; the type is added unless the error is a UserError."""
+    text, kind = one_line(error), type(error).__name__
+    if isinstance(error, UserError) or text == kind:
+        return text
+    return f"{kind}: {text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + ' ...'}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Returns whether it is Ctrl-C, which can come between any two operations, rather than raised by some code."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is None or dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] != "RAISE_VARARGS"

@@ -22,7 +22,7 @@ from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.optim.optimizers import check_matrices, check_optimizer
-from fedjax_collapse.schema.options import check_fields, option
+from fedjax_collapse.schema.options import Part, check_fields, option
 
 # hooks that at most one method may have
 _EXCLUSIVE = (
@@ -80,7 +80,7 @@ class FedAvg:
     server_optimizer: jax.tree_util.Partial | None = None
     optimized: str = option("params", choices=("params", "all"), server_optimizer=...)
     weighting: str = option("default", choices=("default", "size", "equal", "batches", "expected"))
-    private: str = option("none")
+    private: Part = option("none")
     keep_trained: bool = option(False)
 
     def __post_init__(self):
@@ -182,13 +182,13 @@ class FedAvg:
                 raise UserError(f"{setting}: {error}") from error
         for what, made_by, untrained in (
             ("LocalTraining: optimizer", training.optimizer, model.mask(training.frozen_part())),
-            ("FedAvg: server_optimizer", self.server_optimizer, self.fixed(model)),
+            ("FedAvg: server_optimizer", self.server_optimizer, self.unchanged_by_server(model)),
         ):
             if made_by is not None:
                 check_matrices(what, made_by, masks.without(untrained, model.variable_shapes()).params)
         for method in self.methods.values():
             method.check_with(training, self.private_part, model)
-        if self._stacking and all(jax.tree.leaves(self.unsent(model).params)):
+        if self._stacking and all(jax.tree.leaves(self.not_uploaded(model).params)):
             raise UserError(
                 f"method {self._stacking[0]}: clients upload no params, which it would combine; leave it out"
             )
@@ -196,7 +196,7 @@ class FedAvg:
     def _averaged_statistics(self, model):
         """Returns the paths of the running statistics that clients send."""
         shapes = model.variable_shapes()
-        return list(masks.by_path(masks.without(self.unsent(model), shapes).batch_stats))
+        return list(masks.by_path(masks.without(self.not_uploaded(model), shapes).batch_stats))
 
     def having(self, hook: str) -> dict[str, Method]:
         """Returns the methods that override the hook, in their order."""
@@ -296,30 +296,30 @@ class FedAvg:
             private = method.own_parts(private, shared[name], client.memory[name])
         return private
 
-    def fixed(self, model: Model) -> Variables:
+    def unchanged_by_server(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
-        return masks.union(model.mask(self.private_part), self.constant(model, at_server=True))
+        return masks.union(model.mask(self.private_part), self.never_changed(model, at_server=True))
 
-    def constant(self, model: Model, at_server: bool = False) -> Variables:
+    def never_changed(self, model: Model, at_server: bool = False) -> Variables:
         """Returns the mask of what neither clients nor, ``at_server``, the server ever change."""
         frozen = model.mask(self.local_training.frozen_part(at_server))
         for method in self.methods.values():
             frozen = masks.minus(frozen, model.mask(method.moved))
         return frozen
 
-    def alike(self, model: Model, always: bool = False) -> Variables:
+    def common_to_clients(self, model: Model, always: bool = False) -> Variables:
         """Returns the mask of what the models of all clients have in common in a round, or, ``always``, in all rounds.
 
         It is what they receive and do not train.
         """
-        frozen = self.constant(model) if always else model.mask(self.local_training.frozen_part())
+        frozen = self.never_changed(model) if always else model.mask(self.local_training.frozen_part())
         own = self.private_part, *(method.received for method in self.methods.values())
         return functools.reduce(masks.minus, map(model.mask, own), frozen)
 
-    def unsent(self, model: Model) -> Variables:
+    def not_uploaded(self, model: Model) -> Variables:
         """Returns the mask of what no client sends: what the server never changes, and what only the server does."""
         moved = (model.mask(method.moved) for method in self.methods.values())
-        return functools.reduce(masks.union, moved, self.fixed(model))
+        return functools.reduce(masks.union, moved, self.unchanged_by_server(model))
 
 
 def _check_head(name, method, model):

@@ -1,9 +1,9 @@
 """The methods' memory at a client, and what of it is stored: nothing of params that are always the same for all.
 
-Such params (``FedAvg.alike``), as the base of a network with adapters, are in what many methods remember: a model, or a
-sum of updates. There a leaf that belongs to one of them by its path is the param itself, or a constant such as 0, and
-stays what it is, so that None is stored in its place; in its round a client has it from ``init_memory``. Whatever else
-a method makes of such a param is stored, and so is memory that the server reads or writes.
+Such params (``FedAvg.common_to_clients``), as the base of a network with adapters, are in what many methods remember: a
+model, or a sum of updates. There a leaf that belongs to one of them by its path is the param itself, or a constant such
+as 0, and stays what it is, so that None is stored in its place; in its round a client has it from ``init_memory``. A
+leaf that a method computes from such a param is stored, and so is memory that the server reads or writes.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ def initial(algorithm: FedAvg, model: Model, variables: Variables) -> dict[str, 
     memory = {name: _made(method, model, variables) for name, method in algorithm.methods.items()}
     if algorithm.having("first_model"):  # frozen params may change after this
         return memory
-    alike = masks.select(algorithm.alike(model, always=True), variables)
-    for name, method in algorithm.methods.items() if alike else ():
+    common = masks.select(algorithm.common_to_clients(model, always=True), variables)
+    for name, method in algorithm.methods.items() if common else ():
         if jax.tree.leaves(memory[name]) and not any(map(method.has, _OF_ALL)):
-            mask = _constant(method, model, variables, memory[name], set(alike))
+            mask = _not_stored(method, model, variables, memory[name], set(common))
             memory[name] = masks.without(mask, memory[name])
     return memory
 
@@ -65,20 +65,20 @@ def _given(method, model, variables):
     return masks.select(model.mask(method.remembered).params, variables.params)
 
 
-def _constant(method: Method, model: Model, variables: Variables, memory: PyTree, alike: set[str]) -> PyTree:
+def _not_stored(method: Method, model: Model, variables: Variables, memory: PyTree, common: set[str]) -> PyTree:
     """Returns the mask of the memory's leaves that are not stored."""
     given = _given(method, model, variables)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
     jaxpr = jax.make_jaxpr(lambda given: method.init_memory(given, _shapes(model)))(shapes).jaxpr
     names = dict(zip(jaxpr.invars, masks.by_path(given), strict=True))
     needs = dependences(jaxpr, [frozenset([name]) for name in names.values()])
-    sizes = {path.partition("/")[2]: (path in alike, leaf.shape) for path, leaf in masks.by_path(variables).items()}
+    sizes = {path.partition("/")[2]: (path in common, leaf.shape) for path, leaf in masks.by_path(variables).items()}
     found = []
     for (path, leaf), variable, needed in zip(masks.by_path(memory).items(), jaxpr.outvars, needs, strict=True):
         param = max((name for name in sizes if f"/{path}".endswith(f"/{name}")), key=len, default="")
-        is_alike = sizes.get(param) == (True, leaf.shape)
+        is_common = sizes.get(param) == (True, leaf.shape)
         is_itself = variable in names and f"/{names[variable]}".endswith(f"/{param}") if needed else True
-        found.append(is_alike and is_itself)
+        found.append(is_common and is_itself)
     return jax.tree.unflatten(jax.tree.structure(memory), found)
 
 

@@ -41,7 +41,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
         frozen = model.mask(algorithm.local_training.frozen_part()).params
         memory[OPTIMIZER] = algorithm.training.make_optimizer().init(masks.without(frozen, variables.params))
     if algorithm.keep_trained:
-        memory[TRAINED] = masks.without(algorithm.alike(model, always=True), variables), jnp.zeros((), bool)
+        memory[TRAINED] = masks.without(algorithm.common_to_clients(model, always=True), variables), jnp.zeros((), bool)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
@@ -129,7 +129,7 @@ def aggregate(
         gradients = _optimized(algorithm, Variables(gradient, statistics))
         stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _optimized(algorithm, old), gradients)
         new = mean._replace(**stepped)
-    return Server(masks.where(algorithm.fixed(model), old, new), shared, optimizer)
+    return Server(masks.where(algorithm.unchanged_by_server(model), old, new), shared, optimizer)
 
 
 def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
@@ -138,7 +138,7 @@ def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: di
     for name, method in algorithm.having("apply").items():
         if not method.measures_all():
             variables = check_returned(name, "apply", method.apply(variables, measured[name], model), variables)
-    return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
+    return server._replace(variables=masks.where(algorithm.unchanged_by_server(model), server.variables, variables))
 
 
 def after_round(

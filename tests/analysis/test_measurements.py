@@ -12,7 +12,6 @@ import pytest
 from conftest import assert_close
 
 from experiments import launch
-from experiments.config.names import functions
 from experiments.results.metrics import panels
 from experiments.results.plotting.figures import measurements as draw
 from experiments.results.reading import read_study
@@ -37,6 +36,7 @@ from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 from fedjax_collapse.nn.task import REGRESSION
 from fedjax_collapse.run.divergence import Divergence
 from fedjax_collapse.run.own_tests import ClientScores
+from fedjax_collapse.schema.names import functions
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 SPECIAL = ("domain_accuracy", "adapters", "average_precision")  # of domains, of adapters, of several labels

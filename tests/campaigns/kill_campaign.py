@@ -36,9 +36,9 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
-from experiments.folder import CHECKPOINTS, METRICS, SUMMARY
 from experiments.startup import configure_devices
 from experiments.study import summaries
+from fedjax_collapse.config.folder import CHECKPOINTS, METRICS, SUMMARY
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.round_arrays import read_npz
 from fedjax_collapse.run.checkpoint import Checkpoints

@@ -29,10 +29,10 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
-from experiments.folder import CHECKPOINTS, METRICS
 from experiments.startup import STOPPED
 from experiments.study import summaries
 from experiments.study.processes import hosts
+from fedjax_collapse.config.folder import CHECKPOINTS, METRICS
 from fedjax_collapse.core.round_arrays import read_npz
 from fedjax_collapse.run.checkpoint import Checkpoints
 

@@ -9,8 +9,8 @@ import pytest
 from campaigns import kill_campaign
 
 from experiments import launch
-from experiments.config import algorithms
-from experiments.config.resolving import resolve_arm
+from fedjax_collapse.config import build
+from fedjax_collapse.config.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_every_method_of_the_campaign_is_one(tmp_path, method):
     case = kill_campaign.Case(method, (0,), tmp_path)
     case.write_config()
     config = launch.parse([f"--config={case.folder / 'config.py'}"]).config
-    algorithms.algorithm(resolve_arm(config, method)).check()
+    build.algorithm(resolve_arm(config, method)).check()
 
 
 def test_a_difference_is_noticed(tmp_path):

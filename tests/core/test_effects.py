@@ -24,13 +24,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import LARGE, TINY, batch_of, tiny_model
 
 from experiments.benchmarks.overheads import first_accepted
-from experiments.config.names import classes
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import Linear
-from fedjax_collapse.nn.network import Network
+from fedjax_collapse.nn.network import HEADS, Network
 from fedjax_collapse.optim import schedules
 from fedjax_collapse.run import own_tests
 from fedjax_collapse.schema.options import hints, problem, with_options
@@ -46,7 +46,6 @@ NO_EFFECT = {  # record, option and value, or that it is there to refuse: why no
     ("MOON", "needs_projector", REFUSED): "a network without a projector is refused",
     ("FedAvg", "weighting", "'size'"): "what it is by default, unless a method says otherwise",
 }
-METHODS = classes("method")
 TRAINING = LocalTraining(epochs=2, batch_size=4, learning_rate=0.05)
 PATH = "algorithm.training"  # of its numbers in a program
 NUMBERS = (0.5, 2, 3, 1, 0)
@@ -118,8 +117,8 @@ def programs(
     network = network if adapters is None else dataclasses.replace(network, adapters=adapters)
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
-    rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
-    given = engine.Data(data.ownership, rule)
+    rounds = engine.RoundSpec(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
+    given = engine.Assignment(data.ownership, rule)
 
     def start(algorithm, key):
         return server.init(algorithm, network, network.init(key), data.num_clients)
@@ -262,7 +261,7 @@ class Options(NamedTuple):
         if origin is tuple:
             return [tuple(self._values(arguments[0], name)[:2])]
         if origin is type:
-            return list(classes("head").values()) if arguments[0] is linen.Module else []
+            return list(HEADS.values()) if arguments[0] is linen.Module else []
         if origin not in (None, collections.abc.Callable) and arguments:
             return [value for kind in arguments for value in self._values(kind, name)]
         return self._words(name) if hint is str else OF_TYPES.get(hint, ())
@@ -315,7 +314,7 @@ def _is_same(one, other):
 OPTIONS = {
     **{f"method {name}": of_method(name) for name in METHODS},
     **{f"network {name}": of_named_network(name) for name in TINY if name not in OTHER_NUMBERS},
-    **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
+    **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in HEADS.items()},
     "adapters": Options(LoRA(2, layers=("all",)), of_adapters, otherwise=of_ranks),
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
     "phase": Options(

@@ -13,7 +13,6 @@ from conftest import assert_same_bits, run_at_once
 from flax import linen, struct
 from jax.tree_util import Partial
 
-from experiments.config.names import check_arguments, classes, functions
 from fedjax_collapse import (
     FedAvg,
     LocalTraining,
@@ -27,7 +26,9 @@ from fedjax_collapse import (
     partition,
     sources,
 )
-from fedjax_collapse.run.runs import Run, Schedule, check
+from fedjax_collapse.config.keys import METHODS, NETWORKS
+from fedjax_collapse.run.runs import Run, Schedule, prepare
+from fedjax_collapse.schema.names import functions
 from fedjax_collapse.schema.options import (
     Count,
     Decay,
@@ -44,6 +45,7 @@ from fedjax_collapse.schema.options import (
     option,
     problem,
 )
+from fedjax_collapse.schema.values import check_arguments
 
 NAN, INF = float("nan"), float("inf")
 
@@ -277,12 +279,12 @@ def test_a_batch_that_no_client_has_is_refused(federation):
     model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
     training = LocalTraining(batch_size=41, drop_last=True)
     with pytest.raises(UserError, match="drop_last leaves no client a batch: batch_size 41 is more than the 40"):
-        check(Run(federation, FedAvg(training), jax.random.key(0)), model, Schedule(1))
+        prepare(Run(federation, FedAvg(training), jax.random.key(0)), model, Schedule(1))
     fits = FedAvg(dataclasses.replace(training, batch_size=40))
-    check(Run(federation, fits, jax.random.key(0)), model, Schedule(1))
+    prepare(Run(federation, fits, jax.random.key(0)), model, Schedule(1))
 
 
-RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": Participation, **classes("method")}
+RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": Participation, **METHODS}
 FUNCTIONS = {**functions(partition), **functions(sources)}
 UNFIT = (object(), jax.random.key(0), jnp.ones(3))  # for any field, but those that may be arrays
 WRONG = (NAN, INF, -INF, "abc", (), ("a",), {}, 2**40, None, -1, *UNFIT)
@@ -312,9 +314,9 @@ def test_no_field_takes_what_it_is_not(name):
                 assert is_none or not isinstance(getattr(record, field.name), (int, float)) or value == -1
 
 
-@pytest.mark.parametrize("name", classes("network"))
+@pytest.mark.parametrize("name", NETWORKS)
 def test_no_network_takes_what_is_no_option(name):
-    made = classes("network")[name]
+    made = NETWORKS[name]
     for option_, hint in hints(made).items():
         if option_ in ("num_classes", "parent", "name"):  # given, or Linen's own
             continue

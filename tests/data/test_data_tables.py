@@ -8,9 +8,9 @@ import pytest
 import tensorflow_datasets as tfds
 from small_data import catalogue_builder, save_image
 
-from experiments.config import algorithms, build
-from experiments.config.plain_values import plain
 from experiments.configs import base
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.reading.images import standard_sets
 from fedjax_collapse.data.sources import normalisations
 
@@ -131,7 +131,7 @@ def test_every_data_set_of_the_table_is_read(name, spec, preset, tmp_path):
         assert np.bincount(source.test_domains).tolist() == [num_tests] * num_domains
     else:
         assert len(source.test_images) == num_tests
-    algorithms.augmentation(preset)
+    build.augmentation(preset)
 
 
 def test_the_table_is_whole():

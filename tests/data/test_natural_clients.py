@@ -9,10 +9,10 @@ import pytest
 from small_data import check, draw, encode, save_image
 
 from experiments.commands import show_partition
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import UserError, partition, sources
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 
 WRITERS = ("f10", "f2", "a7")  # in no order
 

@@ -10,10 +10,10 @@ from small_data import check
 
 from experiments.commands import show_partition
 from experiments.commands.convert import open_stream
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import Federation, UserError, sources
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.ownership import rows_of
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 

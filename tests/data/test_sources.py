@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from small_data import NAMES, assert_same_examples, check, draw, save_classes, save_image, save_parquet
 
-from experiments.config.plain_values import plain
 from fedjax_collapse import Federation, UserError, partition, sources
+from fedjax_collapse.config.plain_values import plain
 
 
 @pytest.fixture(autouse=True)

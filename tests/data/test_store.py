@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.commands import convert as command
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import Federation, UserError
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import Damaged
 from fedjax_collapse.data import store as stores

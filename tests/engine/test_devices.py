@@ -38,8 +38,8 @@ def prepare(federation, network, algorithm, client_map, cohort_size=3):
     """What ``engine.run_rounds`` takes, where it expects it, for two rounds of so many of the five clients."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
-    data, examples = client_map.replicate((engine.Data(federation.ownership), federation.train))
-    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size, max_rounds=2))
+    data, examples = client_map.replicate((engine.Assignment(federation.ownership), federation.train))
+    rounds = engine.RoundSpec(network, engine.Layout(client_map, cohort_size, max_rounds=2))
     state, _ = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data, examples)
     return rounds, algorithm, state, data, examples
 

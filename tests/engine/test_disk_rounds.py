@@ -22,7 +22,7 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import client_states
-from fedjax_collapse.run.divergence import Suspicion, suspect
+from fedjax_collapse.run.divergence import Suspicion, find_nonfinite
 
 SIZES = (3, 9, 1, 5, 14, 2, 7, 4, 6, 8)
 TRAINING = LocalTraining(
@@ -104,9 +104,9 @@ def test_a_client_that_diverges_is_named():
     record = engine.RoundRecord(
         {"task_loss": losses}, np.array([[1, 1, 0], [2, 2, 0]]), np.array([[4, 7, 9], [2, 8, 9]])
     )
-    assert suspect(record, 6, 1.0, "accuracy") == Suspicion(6, (8,), ("task_loss",))
+    assert find_nonfinite(record, 6, 1.0, "accuracy") == Suspicion(6, (8,), ("task_loss",))
     record.metrics["task_loss"][1, 1] = 0
-    assert suspect(record, 6, np.nan, "accuracy") == Suspicion(6, (2, 8), ())
+    assert find_nonfinite(record, 6, np.nan, "accuracy") == Suspicion(6, (2, 8), ())
 
 
 def test_the_rows_of_one_client(folder):

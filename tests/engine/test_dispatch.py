@@ -72,8 +72,8 @@ def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_
     algorithm.check(model)
     algorithm, rule = client_map.replicate(jax.tree.map(jnp.asarray, (algorithm, rule or Participation())))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(KEY))
-    static = engine.Rounds(model, engine.Layout(client_map, cohort_size, 3), diverging=diverging or engine.KEEP_ALL)
-    data, examples, records = engine.Data(federation.ownership, rule), federation.train, []
+    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size, 3), diverging=diverging or engine.KEEP_ALL)
+    data, examples, records = engine.Assignment(federation.ownership, rule), federation.train, []
     for count in calls:
         if module is rounds:
             data = data._replace(order=client_map.replicate(engine.home_order(static, data)))

@@ -41,8 +41,8 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
     state = engine.distribute(client_map, state)
-    data, examples = client_map.replicate((engine.Data(federation.ownership), federation.train))
-    rounds = engine.Rounds(model, engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds))
+    data, examples = client_map.replicate((engine.Assignment(federation.ownership), federation.train))
+    rounds = engine.RoundSpec(model, engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds))
     advance = engine.run_rounds(rounds, algorithm, state, data, examples, num_rounds)
     state = engine.without_padding(advance.state, federation.num_clients)
     return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
@@ -196,9 +196,9 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
 
     def outcome(parts):
-        rounds = engine.Rounds(model, engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts))
+        rounds = engine.RoundSpec(model, engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts))
         state = engine.init(FedAvg(TRAINING), model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-        algorithm, data = jax.tree.map(jnp.asarray, FedAvg(TRAINING)), engine.Data(federation.ownership)
+        algorithm, data = jax.tree.map(jnp.asarray, FedAvg(TRAINING)), engine.Assignment(federation.ownership)
         return engine.run_rounds(rounds, algorithm, state, data, federation.train, 1)[1:]
 
     for parts in (3, 8):

@@ -57,11 +57,11 @@ def run(module, federation, model, algorithm, client_map, calls=(3, 2)):
     """State, records and watched client after calls of so many rounds each."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data, examples = engine.Data(federation.ownership), federation.train
+    data, examples = engine.Assignment(federation.ownership), federation.train
     if module is rounds:
         state = engine.distribute(client_map, state)
         data, examples = client_map.replicate((data, examples))
-    static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
+    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
     (state, _), records = module.with_first_reports(static, algorithm, state, data, examples), []
     for num_rounds in calls:
         state, record, watched = module.run_rounds(static, algorithm, state, data, examples, num_rounds)
@@ -118,8 +118,8 @@ def test_the_debug_loop(federation):
 def test_states_are_changed_in_place_unless_read_only(federation):
     algorithm, model = jax.tree.map(jnp.asarray, ARMS["scaffold_fedmr_augmented"]), Model(MLP, federation.input_shape)
     hosted = on_host(federation)
-    data = engine.Data(hosted.ownership)
-    static = engine.Rounds(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
+    data = engine.Assignment(hosted.ownership)
+    static = engine.RoundSpec(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
     before = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     once, _, _ = host_rounds.run_rounds(static, algorithm, before, data, hosted.train, 1)
     assert not any(leaf.any() for leaf in jax.tree.leaves(before.clients))
@@ -157,8 +157,8 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
 def test_each_device_receives_the_examples_of_its_clients(monkeypatch):
     """A quarter of the cohort's on each of four devices; nothing is read for devices of another process."""
     hosted, client_map = many(40), engine.Sharded(4, engine.Chunked(2))
-    static = engine.Rounds(Model(MLP, (8, 8, 2)), engine.Layout(client_map, cohort_size=16))
-    feeder = host_rounds.Feeder(static, ARMS["fedavg"], engine.Data(hosted.ownership), hosted.train)
+    static = engine.RoundSpec(Model(MLP, (8, 8, 2)), engine.Layout(client_map, cohort_size=16))
+    feeder = host_rounds.Feeder(static, ARMS["fedavg"], engine.Assignment(hosted.ownership), hosted.train)
     feeder.draw(jax.random.key(0), 0, 2)
     monkeypatch.setattr(host_rounds, "_AHEAD", 0)
     drawn, rows, examples = feeder.take(0)
@@ -207,8 +207,8 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
 
 def test_cohorts_of_the_next_call_are_sent_ahead(federation):
     algorithm, model = jax.tree.map(jnp.asarray, ARMS["fedavg"]), Model(MLP, federation.input_shape)
-    hosted, static = on_host(federation), engine.Rounds(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
-    given = engine.Data(hosted.ownership), hosted.train
+    hosted, static = on_host(federation), engine.RoundSpec(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
+    given = engine.Assignment(hosted.ownership), hosted.train
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     feeder = host_rounds.Feeder(static, algorithm, *given)
     whole = host_rounds.run_rounds(

@@ -19,7 +19,7 @@ from fedjax_collapse import (
     UserError,
     engine,
 )
-from fedjax_collapse.run.runs import check
+from fedjax_collapse.run.runs import prepare
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
@@ -203,8 +203,8 @@ def test_rules_of_other_classes_are_other_programs(federation, network):
     algorithm = FedAvg(weighting="equal")
     by_size, uniform = (Participation(0.5, sampler) for sampler in (engine.BySize(), engine.Uniform()))
     run = Run(federation, algorithm, jax.random.key(0))
-    assert check(run, network, Schedule(1, by_size)) != check(run, network, Schedule(1, uniform))
-    assert check(run, network, Schedule(1, uniform)) == check(run, network, Schedule(1, Participation(0.5)))
+    assert prepare(run, network, Schedule(1, by_size)) != prepare(run, network, Schedule(1, uniform))
+    assert prepare(run, network, Schedule(1, uniform)) == prepare(run, network, Schedule(1, Participation(0.5)))
 
 
 def test_by_size_with_equal_weights(federation, network):

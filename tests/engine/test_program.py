@@ -15,7 +15,7 @@ from experiments.study import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods.personal.fedper import FedPer
-from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
+from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, initialize, prepare, simulate_runs
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
     run = Run(federation, FedAvg(TRAINING), jax.random.key(0))
 
     def needed(clients_at_once):
-        rounds = check(run, wide, Schedule(1), Hardware(engine.Chunked(clients_at_once)))
+        rounds = prepare(run, wide, Schedule(1), Hardware(engine.Chunked(clients_at_once)))
         started = initialize(run, wide, Schedule(1))
         return memory.program_bytes(lambda: engine.compile_rounds(rounds, *started, federation.train, 1))
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.config.build import federations
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.study import groups
 from fedjax_collapse import Model, nn
+from fedjax_collapse.config.federations import federations
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import timing

@@ -9,10 +9,10 @@ import pytest
 from conftest import assert_close
 
 from experiments import launch
-from experiments.config.resolving import resolve
 from experiments.configs import quickstart
 from experiments.study import groups, summaries
 from experiments.study.preparing import federations_of
+from experiments.study.resolving import resolve
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Scaffold, engine, simulate
 from fedjax_collapse.engine import together
 from fedjax_collapse.methods.classifier.fedlc import FedLC

@@ -65,8 +65,8 @@ def first_model(federation, model, method, training=LocalTraining(batch_size=2),
     algorithm = FedAvg(training, {"it": method})
     algorithm.check(model)
     count = federation.num_clients
-    rounds = engine.Rounds(model, engine.Layout(client_map, cohort_size=count, max_rounds=1))
-    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, engine.Participation()))
+    rounds = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=count, max_rounds=1))
+    data = engine.Assignment(federation.ownership, jax.tree.map(jnp.asarray, engine.Participation()))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), count, jax.random.key(1))
     state = engine.distribute(client_map, state)
     state, _ = engine.with_first_reports(rounds, algorithm, state, data, federation.train)

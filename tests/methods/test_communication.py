@@ -8,8 +8,8 @@ from conftest import assert_same_bits
 from test_conformance import METHODS, network_for
 
 from experiments.commands import show_communication as command
-from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
+from fedjax_collapse.config import build
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, Examples
 from fedjax_collapse.nn.adapters import LoRA
@@ -47,7 +47,7 @@ def count(model, part="all", other="none"):
 )
 def test_table_3_of_fedmr(network, options, shape, classes, dim, state):
     """State dicts one way, with prototypes C d more; 36,628,957 and 4,879,701 are printed as 36.629M and 4.880M."""
-    model = Model(names.network(network, options, classes), shape)
+    model = Model(build.network(network, options, classes), shape)
     found = communication(FedAvg(TRAINING, {"fedmr": METHODS["fedmr"]()}), model, images(shape))
     for way in ("down", "up"):
         assert found.of_model(way) + found.counters == state

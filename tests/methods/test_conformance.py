@@ -11,11 +11,10 @@ from conftest import assert_same_bits
 
 import fedjax_collapse
 from experiments.benchmarks.overheads import first_accepted
-from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
+from fedjax_collapse.config.keys import METHODS
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
-METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
     "dp_fedavg, quantile": FedAvg(TRAINING, {"dp_fedavg": METHODS["dp_fedavg"](9.0, quantile=0.5, bit_noise=1.0)}),
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
@@ -120,8 +119,8 @@ def start(network, algorithm):
 
 def run(federation, network, algorithm, client_map, state, num_rounds=3):
     """State after, and record of, rounds with cohorts of three of the five clients."""
-    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, UNRELIABLE))
+    rounds = engine.RoundSpec(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
+    data = engine.Assignment(federation.ownership, jax.tree.map(jnp.asarray, UNRELIABLE))
     advance = engine.run_rounds(rounds, algorithm, state, data, federation.train, num_rounds)
     return advance.state, jax.device_get(advance.record)
 

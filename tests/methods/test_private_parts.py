@@ -8,8 +8,6 @@ from conftest import assert_same_bits
 from conftest import run_at_once as run
 from flax import linen
 
-from experiments.config import algorithms
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import (
     FedAvg,
@@ -23,6 +21,8 @@ from fedjax_collapse import (
     UserError,
     nn,
 )
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.drift.fedsam import FedSAM
 from fedjax_collapse.methods.personal.fedper import FedPer
@@ -179,8 +179,8 @@ def test_in_a_config():
     config = base.get_config()
     config.methods = dict(fedrep=dict(head_epochs=3))
     config.server.update(weighting="size", batch_norm="local")
-    algorithm = algorithms.algorithm(plain(config))
+    algorithm = build.algorithm(plain(config))
     assert algorithm.local_training.phases == (Phase("head", 3), Phase("body", 1))
     assert set(algorithm.private_part.split("+")) == {"head", "batch_norm"} and algorithm.weights_by == "size"
     config.methods = dict(lg_fedavg=dict(shared="head+Dense_0"))
-    assert algorithms.algorithm(plain(config)).private_part == "batch_norm+all - head - Dense_0"
+    assert build.algorithm(plain(config)).private_part == "batch_norm+all - head - Dense_0"

@@ -97,9 +97,9 @@ def test_prototypes_of_the_initial_model(federation):
     regularizer = FedMR(initial_prototypes=True, submission=0.5)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(LocalTraining(batch_size=8), {"fedmr": regularizer}))
     state = engine.init(algorithm, model, variables, 5, jax.random.key(1))
-    rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), 5))
+    rounds = engine.RoundSpec(model, engine.Layout(engine.Chunked(2), 5))
     started, _ = engine.with_first_reports(
-        rounds, algorithm, state, engine.Data(federation.ownership), federation.train
+        rounds, algorithm, state, engine.Assignment(federation.ownership), federation.train
     )
     submitters = [client for client in range(5) if is_submitter(client, 0.5, 0)]
     rows = [federation.ownership.rows[c, : federation.ownership.sizes[c]] for c in submitters]

@@ -10,12 +10,12 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import struct
 
-from experiments.config.algorithms import algorithm
-from experiments.config.cells import cells_of
-from experiments.config.plain_values import plain
-from experiments.config.resolving import resolve_arm
 from experiments.configs import robust
 from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, UserError, engine, methods, simulate
+from fedjax_collapse.config.build import algorithm
+from fedjax_collapse.config.cells import cells_of
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import resolve_arm
 from fedjax_collapse.core.records import Batch, Client, Drawn, Server, Variables
 from fedjax_collapse.engine import host_rounds
 from fedjax_collapse.methods import CohortView, RoundView
@@ -266,8 +266,8 @@ def run(federation, model, client_map, rule=Participation(), is_on_host=False, d
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(3))
     layout = engine.Layout(client_map, rule.cohort_size(5), max_rounds=2)
-    rounds = engine.Rounds(model, layout, diverging=diverging)
-    data = client_map.replicate(engine.Data(federation.ownership, rule))
+    rounds = engine.RoundSpec(model, layout, diverging=diverging)
+    data = client_map.replicate(engine.Assignment(federation.ownership, rule))
     arguments = rounds, client_map.replicate(algorithm)
     if is_on_host:
         advance = host_rounds.run_rounds(*arguments, state, data, federation.train, 2)

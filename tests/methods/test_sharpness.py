@@ -156,8 +156,8 @@ def test_what_is_private_or_not_trained_stays_where_it_is(federation, network):
     seen = []
     training = BATCHES.replace(phases=(Phase("head", 1), Phase("body", 1)), freeze="Dense_0/bias")
     algorithm = FedAvg(training, {"it": Noticing(seen)}, private="Dense_1/bias")
-    rounds = engine.Rounds(network, engine.Layout(engine.Vectorized(), cohort_size=5))
-    engine.trace(rounds, algorithm, engine.Data(federation.ownership), federation.train)
+    rounds = engine.RoundSpec(network, engine.Layout(engine.Vectorized(), cohort_size=5))
+    engine.trace(rounds, algorithm, engine.Assignment(federation.ownership), federation.train)
     held = {tuple(path for path, is_held in mask.items() if is_held) for mask in seen}
     body, frozen, private = "Dense_0/kernel", "Dense_0/bias", "Dense_1/bias"
     assert held == {(frozen, body, private), (frozen, private, "Dense_1/kernel")}

@@ -15,8 +15,8 @@ from low_rank_case import A2, B2, network, with_factors
 from tiny_networks import tiny_model
 
 from experiments.benchmarks.compiling import programs
-from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, Phase, UserError, engine, nn, simulate
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import TRAINED, Batch, Outputs
 from fedjax_collapse.methods import FFALoRA, FlexLoRA
@@ -25,7 +25,6 @@ from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding
 
 QUERY_VALUE = ("query", "value")
 EVERY_LINEAR = ("query", "key", "value", "out", "mlp_1", "mlp_2")
-METHODS = names.classes("method")
 ALL = LoRA(2, 2.0, layers=("all",))
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9, freeze="base")
 

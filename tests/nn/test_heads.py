@@ -12,9 +12,9 @@ from tiny_networks import TINY, tiny_model
 
 from experiments import launch
 from experiments.benchmarks import overheads
-from experiments.config import build
-from experiments.config.resolving import resolve_arm
 from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, load_run, nn
+from fedjax_collapse.config import build
+from fedjax_collapse.config.resolving import resolve_arm
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.classifier.fedetf import FedETF

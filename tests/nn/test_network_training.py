@@ -22,10 +22,11 @@ from tiny_networks import (
     training_step,
 )
 
-from experiments.benchmarks.systems import pytorch_layers, pytorch_networks
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
 from fedjax_collapse.engine.cohort import no_models
 from fedjax_collapse.engine.rounds import _run_round
+from fedjax_collapse.nn.interchange import torch_layers as pytorch_layers
+from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +98,9 @@ def lowered_round(federation, model, variables):
     training = LocalTraining(epochs=1, batch_size=5, learning_rate=0.05, momentum=0.9)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
-    rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3))
+    rounds = engine.RoundSpec(model, engine.Layout(engine.Vectorized(), cohort_size=3))
     models = no_models(rounds, algorithm, state.server)
-    arguments = (algorithm, state, models, engine.Data(federation.ownership), federation.train)
+    arguments = (algorithm, state, models, engine.Assignment(federation.ownership), federation.train)
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 

@@ -12,12 +12,12 @@ import torch
 from conftest import assert_close
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
-from experiments.benchmarks.systems import pytorch_networks
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn, simulate
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn import layers, network
 from fedjax_collapse.nn.inspection import count_lowerings
+from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 from fedjax_collapse.nn.networks import alexnet
 from fedjax_collapse.nn.sequences import TokenNetwork
 

@@ -13,7 +13,7 @@ from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn
 from fedjax_collapse.nn import heads, padding
 from fedjax_collapse.nn.layers import BatchNorm
 from fedjax_collapse.nn.padding import check_padding
-from fedjax_collapse.run.runs import Run, Schedule, check
+from fedjax_collapse.run.runs import Run, Schedule, prepare
 from fedjax_collapse.schema.options import with_options
 
 
@@ -119,10 +119,10 @@ def test_a_run_is_checked_and_the_network_tried_once(federation, monkeypatch):
     for across in ("batch_norm", "rows_alone") * 2:
         network = Model(Own(across), federation.input_shape)
         if across == "rows_alone":
-            check(run, network, Schedule(1))
+            prepare(run, network, Schedule(1))
         else:
             with pytest.raises(UserError, match="a layer looks across the batch"):
-                check(run, network, Schedule(1))
+                prepare(run, network, Schedule(1))
     assert len(calls) == 2
 
 

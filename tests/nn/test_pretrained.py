@@ -19,7 +19,7 @@ from fedjax_collapse import Model, UserError, load_pretrained, nn, save_weights
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.nn.pretrained import fit_positions, interpolation_matrix
+from fedjax_collapse.nn.interchange.pretrained import fit_positions, interpolation_matrix
 from fedjax_collapse.schema.describe import describe
 
 WIDTH, HEADS, HIDDEN, CLASSES = 8, 2, 12, 3

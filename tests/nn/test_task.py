@@ -25,7 +25,7 @@ from fedjax_collapse.core.records import Examples
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses import masked_mean, summed_binary_cross_entropy
 from fedjax_collapse.nn.task import NEXT_CHARACTER, named
-from fedjax_collapse.run.runs import Run, Schedule, check
+from fedjax_collapse.run.runs import Run, Schedule, prepare
 
 WORDS = 5
 LABELS = np.array([[3, 6, 2, 8, 0, 0], [1, 4, 5, 6, 2, 3]])
@@ -173,4 +173,4 @@ def test_a_task_of_classes_needs_some():
 
 def start(federation, model):
     """Checks a run, without training."""
-    check(Run(federation, FedAvg(), jax.random.key(0)), model, Schedule(1))
+    prepare(Run(federation, FedAvg(), jax.random.key(0)), model, Schedule(1))

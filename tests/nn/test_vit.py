@@ -8,9 +8,9 @@ import torch
 from conftest import assert_close
 from tiny_networks import batch_of, compiled
 
-from experiments.benchmarks.systems import pytorch_networks
 from fedjax_collapse import Model, UserError, nn
 from fedjax_collapse.core import masks
+from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
 
 @pytest.mark.parametrize(

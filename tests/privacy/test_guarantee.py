@@ -14,8 +14,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from small_studies import start, write_config
 
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.results.metrics import metric_of
 from fedjax_collapse import (
@@ -32,6 +30,8 @@ from fedjax_collapse import (
     nn,
     simulate,
 )
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.privacy import guarantee
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)

@@ -9,11 +9,11 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.config import algorithms, build
-from experiments.config.plain_values import plain
-from experiments.config.resolving import resolve_arm
 from experiments.configs import quickstart
 from fedjax_collapse import methods, simulate
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_a_regularizer_is_one_file(feature_norm):
     config.arms = dict(both=dict(methods=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
     arm = resolve_arm(plain(config), "both")
     federation = build.federations(arm, [0])[0]
-    algorithm = algorithms.algorithm(arm)
+    algorithm = build.algorithm(arm)
     result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
     assert {"train/feature_norm/norm", "train/feddecorr/correlation"} <= set(result.metrics[-1])
 
@@ -77,7 +77,7 @@ def test_the_arms_of_the_example_can_be_built():
     federation = build.federations(plain(config), [0])[0]
     for arm in config.arms:
         resolved = resolve_arm(plain(config), arm)
-        algorithms.algorithm(resolved).check(build.model(resolved, federation))
+        build.algorithm(resolved).check(build.model(resolved, federation))
 
 
 def test_commands_are_as_the_continuous_integration_expects():
@@ -99,7 +99,7 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
     resolved = resolve_arm(plain(config), "mine")
     federation = build.federations(resolved, [0])[0]
     algorithm, schedule, model = (
-        algorithms.algorithm(resolved),
+        build.algorithm(resolved),
         build.schedule(resolved),
         build.model(resolved, federation),
     )

@@ -51,8 +51,8 @@ def run_library(case, name, federation):
     algorithm.check(model)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, Participation(upload_loss=case.upload_loss)))
     state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(case.key))
-    static = engine.Rounds(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, case.rounds))
-    data = engine.Data(federation.ownership, rule)
+    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, case.rounds))
+    data = engine.Assignment(federation.ownership, rule)
     state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
     state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, case.rounds)
     state, arrived = jax.device_get((state._replace(key=None), record.metrics.get("arrived")))
@@ -96,5 +96,5 @@ def assert_same_rounds(case, name, federation):
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]
     assert_close(own_found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), TOLERANCE)
     before, after = masks.by_path(found.variables), masks.by_path(after)
-    for path, is_fixed in masks.by_path(found.algorithm.fixed(model)).items():
+    for path, is_fixed in masks.by_path(found.algorithm.unchanged_by_server(model)).items():
         assert np.array_equal(before[path], after[path]) == (is_fixed or is_in(path, case.plain.keeps)), path

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import torch
 
-from experiments.benchmarks.systems.pytorch_networks import Transformer
 from fedjax_collapse import Federation
 from fedjax_collapse.core.records import Variables
+from fedjax_collapse.nn.interchange.torch_networks import Transformer
 from reference.regularizers import PlainFedDecorr
 from reference.rounds import PlainFedAvg, Rounds
 

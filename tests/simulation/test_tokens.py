@@ -22,10 +22,10 @@ from fedjax_collapse import (
     nn,
 )
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
+from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.run.evaluation import evaluate
-from fedjax_collapse.run.loading import LoadedRun
 
 WORDS, LENGTH = 8, 6
 TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)

@@ -8,13 +8,13 @@ import pytest
 from small_studies import start, write_config
 
 from experiments.commands import extract, show_partition
-from experiments.config import build
-from experiments.config.cells import merged
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.results.metrics import OWN_VALIDATION, VALIDATION
 from experiments.results.study_results import summarize_run
 from fedjax_collapse import DPFedAvg, FedAvg, Federation, LocalTraining, Model, UserError, nn, partition, simulate
+from fedjax_collapse.config import build
+from fedjax_collapse.config.cells import merged
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data import sources
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.run.evaluation import evaluate

@@ -55,8 +55,8 @@ def states(algorithm, federation, cohorts):
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
     after = []
     for cohort in cohorts:
-        rounds = engine.Rounds(SCALAR, engine.Layout(engine.Chunked(2), len(cohort)))
-        data = engine.Data(federation.ownership, Given(cohort=jnp.array(cohort) - 1))
+        rounds = engine.RoundSpec(SCALAR, engine.Layout(engine.Chunked(2), len(cohort)))
+        data = engine.Assignment(federation.ownership, Given(cohort=jnp.array(cohort) - 1))
         state = engine.run_rounds(rounds, algorithm, state, data, federation.train, 1).state
         after.append(jax.device_get(state._replace(key=None)))  # the next round reuses its buffers
     return after
@@ -193,8 +193,8 @@ def test_drop_last_counts_what_was_seen(float64):
     federation = repeated(3, 1)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training(batch_size=2, drop_last=True)))
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
-    rounds = engine.Rounds(SCALAR, engine.Layout(engine.Vectorized(), cohort_size=2))
-    data = engine.Data(federation.ownership)
+    rounds = engine.RoundSpec(SCALAR, engine.Layout(engine.Vectorized(), cohort_size=2))
+    data = engine.Assignment(federation.ownership)
     record = engine.run_rounds(rounds, algorithm, state, data, federation.train, 1).record
     np.testing.assert_array_equal(record.steps, [[2, 0]])
     losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
@@ -344,8 +344,8 @@ def test_wrong_values(algorithm, message):
 def test_without_momentum_no_buffer_is_carried(float64, federation, network, method):
     """Rounds are as with a momentum of 0 that is traced, for which SGD has a buffer."""
     algorithm = FedAvg(TRAINING.replace(momentum=0.0), {"it": method})
-    rounds = engine.Rounds(network, engine.Layout(engine.Vectorized(), cohort_size=5, max_rounds=2))
-    data, variables = engine.Data(federation.ownership), network.init(jax.random.key(0))
+    rounds = engine.RoundSpec(network, engine.Layout(engine.Vectorized(), cohort_size=5, max_rounds=2))
+    data, variables = engine.Assignment(federation.ownership), network.init(jax.random.key(0))
 
     def run(algorithm):
         algorithm = jax.tree.map(jnp.asarray, algorithm)

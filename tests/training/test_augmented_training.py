@@ -9,10 +9,10 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import linen
 
-from experiments.config import algorithms, build
-from experiments.config.plain_values import plain
 from experiments.configs import base as config_base
 from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserError, engine, nn, simulate
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
@@ -26,8 +26,8 @@ def run(federation, algorithm, client_map, input_shape=None, rounds=2):
     model = Model(nn.MLP(4, hidden=(8,)), input_shape or federation.input_shape)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=2))
-    data = engine.Data(federation.ownership)
+    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=3, max_rounds=2))
+    data = engine.Assignment(federation.ownership)
     state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, rounds)
     return jax.device_get((state.server.variables, record.metrics))
 
@@ -157,9 +157,9 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
 
 def test_presets_by_name():
     config = config_base.get_config()
-    assert algorithms.algorithm(plain(config)).training.augmentation is None
+    assert build.algorithm(plain(config)).training.augmentation is None
     config.training.augmentation = "feddecorr_cifar10"
-    assert algorithms.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
+    assert build.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
     config.training.augmentation = "feddecor_cifar10"
     with pytest.raises(UserError, match="did you mean 'feddecorr_cifar10'"):
-        algorithms.algorithm(plain(config))
+        build.algorithm(plain(config))

@@ -7,14 +7,13 @@ from conftest import assert_same_bits, run_at_once
 from flax import struct
 from small_store import save_small_store
 
-from experiments.config import names
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Method, Model, Participation, UserError, engine, nn
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.methods import MOON, Ditto, FedExLoRA, Scaffold
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.memory_check import changed_memory
 
-METHODS = names.classes("method")
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, freeze="base")
 STATEFUL = {"scaffold": Scaffold(), "moon": MOON()}
 SIZES = [5, 6, 3, 4, 2]
@@ -39,7 +38,7 @@ def run(store, methods, storage="host", rounds=2, **options):
 
 
 def storing_all(monkeypatch):
-    monkeypatch.setattr(client_memory, "_constant", lambda *given: jax.tree.map(lambda _: False, given[3]))
+    monkeypatch.setattr(client_memory, "_not_stored", lambda *given: jax.tree.map(lambda _: False, given[3]))
 
 
 def num_stored(result):

@@ -15,8 +15,8 @@ from experiments.benchmarks.networks import CLASSES
 from experiments.benchmarks.systems import engine_rounds
 from experiments.benchmarks.tasks import Data
 from experiments.benchmarks.workloads import IMAGE_SIZE
-from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine
+from fedjax_collapse.config import build
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Batch, Examples, Variables
 from fedjax_collapse.core.target import Target
@@ -37,7 +37,7 @@ def network(
         UserError: if there is no such network or option.
     """
     size = IMAGE_SIZE.get(name, 32)
-    return Model(names.network(name, options, classes), shape or (size, size, 3)).on(target)
+    return Model(build.network(name, options, classes), shape or (size, size, 3)).on(target)
 
 
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:
@@ -78,18 +78,18 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
 
 def rounds(
     algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int, examples: int = 50
-) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
+) -> tuple[engine.RoundSpec, FedAvg, engine.Assignment, Examples]:
     """Returns the arguments of ``engine.lower`` for this many clients with so many images each, all in every round."""
     shape, count = model.input_shape, num_clients * examples
     data = Data(np.zeros((count, *shape), np.uint8), np.arange(count) % CLASSES, 128.0, 64.0)
     parts = np.split(np.arange(count), num_clients)
     run, compiled = engine_rounds.prepare(data, parts, algorithm, model, client_map)
-    return compiled, algorithm.enabled(), engine.Data(run.federation.ownership), run.federation.train
+    return compiled, algorithm.enabled(), engine.Assignment(run.federation.ownership), run.federation.train
 
 
 def fitting(
-    compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, examples: Examples, chip: Chip
-) -> tuple[engine.Rounds, float]:
+    compiled: engine.RoundSpec, algorithm: FedAvg, data: engine.Assignment, examples: Examples, chip: Chip
+) -> tuple[engine.RoundSpec, float]:
     """Returns the rounds with as many clients at once as fit on the chip, and the bytes that they need.
 
     Raises:

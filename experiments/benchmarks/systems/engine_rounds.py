@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import Round, Setting
-from experiments.benchmarks.systems.weights import variables_from
 from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import Ditto, FedAvg, Federation, FedPer, LocalTraining, Model, engine
@@ -17,10 +16,12 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.data.source import PAD
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.engine.timing import with_timed_lowerings
-from fedjax_collapse.run.simulation import Hardware, Run, Schedule, check
+from fedjax_collapse.nn.interchange.torch_weights import variables_from
+from fedjax_collapse.run import simulation
+from fedjax_collapse.run.simulation import Hardware, Run, Schedule
 
 METHODS = {"fedavg": {}, "fedper": {"fedper": FedPer()}, "ditto": {"ditto": Ditto()}}
-_Prepared = tuple[Run, engine.Rounds]
+_Prepared = tuple[Run, engine.RoundSpec]
 
 
 def run(
@@ -114,10 +115,10 @@ def prepare(
     names = tuple(map(str, range(model.module.num_classes)))  # also of those that a small sample lacks
     federation = Federation.from_inputs(inputs, labels, parts, inputs[:1], labels[:1], class_names=names, **options)
     run = Run(federation, algorithm, jax.random.key(SEED), variables=variables)
-    return run, check(run, model, Schedule(1, participation), Hardware(client_map))
+    return run, simulation.prepare(run, model, Schedule(1, participation), Hardware(client_map))
 
 
-def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
+def rounds(run: Run, compiled: engine.RoundSpec) -> Iterator[engine.RoundRecord]:
     """Yields the record of each round once it is computed completely."""
     algorithm, state, *inputs = _arguments(run, compiled)
     while True:
@@ -131,7 +132,7 @@ def _arguments(run, compiled):
     algorithm = jax.tree.map(jnp.asarray, run.algorithm)
     variables = compiled.model.init(run.key) if run.variables is None else run.variables
     state = engine.init(algorithm, compiled.model, variables, federation.num_clients, run.key)
-    data = engine.Data(federation.ownership)
+    data = engine.Assignment(federation.ownership)
     data = data._replace(order=engine.home_order(compiled, data))
     algorithm, data, examples = client_map.replicate((algorithm, data, federation.train))
     return algorithm, engine.distribute(client_map, state, data.order), data, examples

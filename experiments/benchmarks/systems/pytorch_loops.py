@@ -10,9 +10,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from experiments.benchmarks import Round, Setting, networks
-from experiments.benchmarks.systems import pytorch_networks
 from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.workloads import SEED, Training, Workload
+from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
 PAD = 0  # the label of a token that is no target
 
@@ -109,7 +109,7 @@ def averaging(
         for cohort in itertools.cycle(task.cohorts):
             clients = sorted(((parts[i], own[i]) for i in cohort), key=lambda client: len(client[0]))
             deal = [clients[thread::threads] for thread in range(threads)]
-            done = pool.map(lambda *thread: _run_share(server, data, workload, *thread), steps, deal, generators)
+            done = pool.map(lambda *thread: _run_part(server, data, workload, *thread), steps, deal, generators)
             sums, counts = zip(*done, strict=True)
             for tensor, *summands in zip(server, *sums, strict=True):
                 tensor.copy_(sum(summands) / sum(workload.weight(len(rows)) for rows, _ in clients))
@@ -139,7 +139,7 @@ def _copy(to, tensors):
         torch._foreach_copy_(to, tensors)
 
 
-def _run_share(server, data, workload, steps, clients, generator):
+def _run_part(server, data, workload, steps, clients, generator):
     """Returns the weighted sum of these clients' models, and a report of each."""
     current = pytorch_networks.tensors(steps.network)
     total, counts = [torch.zeros_like(tensor) for tensor in server], []

@@ -21,7 +21,7 @@ from experiments.benchmarks.systems import engine_rounds
 from experiments.benchmarks.workloads import SEED
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, engine, nn
 from fedjax_collapse.data.store import Store, StoreWriter
-from fedjax_collapse.run.runs import Hardware, Run, Schedule, check, initialize
+from fedjax_collapse.run.runs import Hardware, Run, Schedule, initialize, prepare
 
 STORAGES = ("host", "device", "disk", "disk, cold", "disk, unverified")  # the first is the baseline
 CLIENTS, COHORT, MOST = 20_000, 400, 64
@@ -45,7 +45,7 @@ def _rounds(folder, named, cores):
     rule = Participation(COHORT / federation.num_clients, engine.HostUniform())
     run = Run(federation, FedAvg(LocalTraining(epochs=1, batch_size=_BATCH_SIZE)), jax.random.key(SEED))
     schedule = Schedule(10**6, rule, evaluate_every=ROUNDS_AT_ONCE)
-    compiled = check(run, model, schedule, Hardware(engine_rounds.layout(cores)))
+    compiled = prepare(run, model, schedule, Hardware(engine_rounds.layout(cores)))
     program = engine.Program(compiled, [initialize(run, compiled.model, schedule)], federation.train, storage)
     program.prepare()
     sizes = np.minimum(np.asarray(federation.ownership.sizes), MOST)

@@ -15,10 +15,10 @@ Small data: not comparable with the papers' tables.
 
 from ml_collections import ConfigDict
 
-from experiments.config.cells import merged
-from experiments.config.published import crossed
 from experiments.configs import base
 from experiments.configs.adapters.pretrain import BACKBONE, DIGITS, HEAD, LETTERS, VIT
+from fedjax_collapse.config.cells import merged
+from fedjax_collapse.config.published import crossed
 from fedjax_collapse.core.records import UserError
 
 RANKS = (2, 2, 2, 2, 4, 4, 8, 8)

@@ -11,8 +11,8 @@ paper, its released code, or our choice where it is not known.
 
 from ml_collections import ConfigDict
 
-from experiments.config.published import by_setting
 from experiments.configs import base
+from fedjax_collapse.config.published import by_setting
 from fedjax_collapse.core.records import UserError
 
 VIT_B = dict(name="vit", size="B", patch=16, weights="vit_base_patch16_224_in21k.safetensors")

@@ -11,9 +11,9 @@ Other methods, D.1: ``appendix_methods.py``. The data set of D.2 is not named; D
 CIFAR100. Not known: how many of the largest values the figures show.
 """
 
-from experiments.config.published import GLYPHS, GLYPHS_100, crossed
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.figures2_7 import ALPHAS
+from fedjax_collapse.config.published import GLYPHS, GLYPHS_100, crossed
 
 
 def _networks(data, **options):

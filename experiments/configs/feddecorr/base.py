@@ -5,7 +5,7 @@ Behind each value stands where it is from: the paper, its released code, or our 
 
 from collections.abc import Iterable, Mapping
 
-from experiments.config.published import DIGITS, Paper, crossed
+from fedjax_collapse.config.published import DIGITS, Paper, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"

@@ -10,8 +10,8 @@
 * ``:smoke``: two rounds of it.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base, table1
+from fedjax_collapse.config.published import compared
 
 FIRST = base.skews(base.ALPHAS[:1])
 ARMS = base.WITH_AND_WITHOUT

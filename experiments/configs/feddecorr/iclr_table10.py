@@ -11,8 +11,8 @@ classes are not legible in our copy: ours, 2 and 3, are a guess by the accuracie
 printed. ``base.pathological`` says how ours gives classes out, and how to choose McMahan's shards.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import compared
 
 CLASSES = base.pathological((2, 3))  # our guess
 PAPER = {"fedavg": (45.61, 67.53), "fedavg_decorr": (47.63, 74.51)}  # percent

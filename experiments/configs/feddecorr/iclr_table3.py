@@ -6,8 +6,8 @@
 * ``:offline``, ``:smoke``: as in ``table4.py``, with one more alpha.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base, table4
+from fedjax_collapse.config.published import compared
 
 SOURCE = "Shi et al., ICLR 2023, Table 3"
 ALPHAS = (0.05, 0.1, 0.5)  # paper

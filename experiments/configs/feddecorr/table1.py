@@ -9,9 +9,9 @@
 The ICLR version's tables 1, 2, 8 and 9 are of these runs. Not known: whether the last or the best round is reported.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.base import ALPHAS
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # accuracy in percent of CIFAR10, CIFAR100 and Tiny-ImageNet, in this order, with each of ALPHAS
     "scaffold": (51.99, 74.36, 87.05, 89.77, 54.51, 61.42, 68.37, 70.97, 35.16, 37.87, 44.24, 44.88),

@@ -10,8 +10,8 @@ Not known: how classes and examples were given out. ``base.pathological`` says h
 shards of McMahan et al. (2017), whom the paper cites.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import compared
 
 CLASSES = dict(cifar10=(3, 4, 5), cifar100=(20, 30, 40), tiny=(80, 90, 100))  # paper
 PAPER = {  # accuracy in percent, columns in the order of CLASSES

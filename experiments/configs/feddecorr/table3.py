@@ -15,8 +15,8 @@ term out in round 1 and in the first batch of every epoch; its domains are cut t
 ones.
 """
 
-from experiments.config.published import DOMAINS, compared
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import DOMAINS, compared
 
 TEN_CLASSES = (  # of DomainNet, released code (FedBN)
     "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",

@@ -13,8 +13,8 @@ the ICLR version.
 
 from collections.abc import Iterable
 
-from experiments.config.published import GLYPHS_100, compared, crossed
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import GLYPHS_100, compared, crossed
 
 CLIENTS = (10, 20, 30, 50, 100)  # paper
 EVERY, SHARE = 30, 0.2  # paper: beyond 30 clients, a fifth of them takes part in a round

@@ -7,8 +7,8 @@
 * ``:smoke``: two rounds of 1 and of 5 epochs.
 """
 
-from experiments.config.published import compared, crossed
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import compared, crossed
 
 EPOCHS = (1, 5, 10, 20)  # paper
 ALPHAS = (0.05, 0.1)  # paper

@@ -12,9 +12,9 @@ the ICLR version. The released code also evaluates training and
 test set before and after local training; whether its times hold that is not known.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 from experiments.results.metrics import SECONDS
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
     "fedavg": (6.7, 6.9, 25.4),

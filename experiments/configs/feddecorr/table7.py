@@ -12,8 +12,8 @@ version, with the same numbers, are not legible in our copy. ``equation_7``, fro
 addition: the paper trains nothing with it.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import compared
 
 ALPHAS = (0.05, 0.1, 0.5)  # paper
 PAPER = {  # percent, with each of ALPHAS

@@ -9,8 +9,8 @@
 The ICLR version has the numbers of alpha 0.05; that it is 0.05 is not legible in our copy.
 """
 
-from experiments.config.published import compared, crossed
 from experiments.configs.feddecorr import base
+from fedjax_collapse.config.published import compared, crossed
 
 NETWORKS = ("mobilenet_v2", "resnet18", "resnet32")  # paper
 ALPHAS = (0.05, 0.1)  # paper

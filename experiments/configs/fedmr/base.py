@@ -7,7 +7,7 @@ Clients are weighed by size; the released code weighs them by whole batches (``s
 
 from collections.abc import Iterable, Mapping
 
-from experiments.config.published import DIGITS, GLYPHS, GLYPHS_100, Paper
+from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Paper
 
 SOURCE = "Fan et al., TMLR 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"

@@ -14,8 +14,8 @@ The averages are the printed ones. Rounding does not explain four of them: the m
 Fashion-MNIST is 2.99 by the rows, not 3.19; and on CIFAR10 with P10C2 it gains 6.05 over FedAvg, not 2.23.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five splits
     "fedavg": (

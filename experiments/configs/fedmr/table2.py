@@ -12,8 +12,8 @@ mean over centres) and the network's initial weights (ours: random). The text's 
 of P100C3 alone; the mean over the three splits is 3.14.
 """
 
-from experiments.config.published import DOMAINS, compared
 from experiments.configs.fedmr import base
+from fedjax_collapse.config.published import DOMAINS, compared
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
 OF_HUNDRED = {"P10C10": (10, 10), "P50C10": (50, 10), "P100C10": (100, 10)}  # paper

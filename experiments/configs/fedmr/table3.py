@@ -12,9 +12,9 @@ examples each is (up). The paper adds C d in millions, rounded to three decimals
 11.188M. With prototypes it sends 0.044, 0.044, 0.044, 0.175 and 0.102 % more.
 """
 
-from experiments.config.published import GLYPHS, GLYPHS_100, compared
 from experiments.configs.fedmr import base, table2
 from experiments.results.metrics import COUNTED
+from fedjax_collapse.config.published import GLYPHS, GLYPHS_100, compared
 
 PAPER = {  # FMNIST, SVHN, CIFAR10, CIFAR100, ISIC2019
     "fedavg": (11.182e6, 11.184e6, 11.184e6, 36.565e6, 4.875e6),

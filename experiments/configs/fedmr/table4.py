@@ -10,9 +10,9 @@ The target is the best accuracy of FedAvg in the same setting, here with the sam
 rounds. ``fedjax-collapse report runs/mr4 --format=md,tex`` writes the table with the speed-ups, too.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base, table2
 from experiments.results.metrics import TO_TARGET
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
     "fedavg": (400, 400, 400),

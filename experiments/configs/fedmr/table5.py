@@ -10,8 +10,8 @@ Clients that do not submit still receive prototypes, which the paper leaves open
 that of table 2.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base, table2
+from fedjax_collapse.config.published import compared
 
 SHARES = (0.5, 0.8, 1.0)  # paper
 PAPER = {  # percent: CIFAR10 P10C3, P50C3, P100C3, CIFAR100 P10C10, P50C10, P100C10

@@ -10,8 +10,8 @@ The paper has means over the five splits of each data set, and no other numbers.
 ``:full`` is not comparable either.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base
+from fedjax_collapse.config.published import compared
 
 MEANS = {  # percent, over the splits of Fashion-MNIST, SVHN, CIFAR10, CIFAR100
     "none": (79.35, 86.48, 78.58, 66.41),

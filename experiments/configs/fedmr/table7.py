@@ -11,8 +11,8 @@ is not known (one of all classes, or their sum): ours is of all rows together, t
 The report has it as ``unevenness/eigenvalue_variance``, with the paper's numbers below.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base
+from fedjax_collapse.config.published import compared
 
 METRIC = "measured/unevenness/eigenvalue_variance"
 PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID

@@ -10,8 +10,8 @@ Not known: how a baseline takes prototypes. Ours is the most plausible, FedProc'
 them is its first term. The paper has means over the five splits, and no other numbers.
 """
 
-from experiments.config.published import compared
 from experiments.configs.fedmr import base
+from fedjax_collapse.config.published import compared
 
 MEANS = {  # percent, over the five splits: without, with prototypes
     "fedprox": (79.89, 80.29),

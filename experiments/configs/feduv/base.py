@@ -6,7 +6,7 @@ FedAvg on a tenth of the training data, for label skew alone (``data.validation_
 of models trained on the other nine tenths is not said: ours train on all.
 """
 
-from experiments.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper
+from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper
 
 SOURCE = "Son et al., CVPR 2024"
 OFFLINE_WHY = (

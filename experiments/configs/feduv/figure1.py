@@ -11,8 +11,8 @@ The report draws those of a few rounds; of each evaluation they are in ``measure
 addition.
 """
 
-from experiments.config.published import GLYPHS_100, crossed
 from experiments.configs.feduv import base
+from fedjax_collapse.config.published import GLYPHS_100, crossed
 
 SKEWS = {"iid": dict(partition=dict(name="iid")), "0.01": base.label_skew(0.01)}  # our choice
 

@@ -10,8 +10,8 @@ Not known: the normalisation of all data but STL10, which images of the domains 
 paper, and whether the cosine of the released code's learning rate made the table; ours has it.
 """
 
-from experiments.config.published import compared, crossed
 from experiments.configs.feduv import base
+from fedjax_collapse.config.published import compared, crossed
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet at both alphas, PACS, HAM10000, Office-Home
     "fedavg": (27.6, 68.5, 51.6, 58.3, 37.5, 40.2, 61.9, 73.7, 42.2),

@@ -12,8 +12,8 @@ three of their six columns are legible in this table or in table 1. Office-Home'
 to the last digit.
 """
 
-from experiments.config.published import compared, crossed
 from experiments.configs.feduv import base
+from fedjax_collapse.config.published import compared, crossed
 
 SHARES = dict(skew=(0.1, 0.5, 1.0), domains=(0.25, 0.5, 1.0))  # paper
 PAPER = {  # percent: STL10 with each share, Office-Home with each share; of all clients: table 1's

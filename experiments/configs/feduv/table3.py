@@ -10,8 +10,8 @@ Not known to us: the other methods' numbers of 20 and 40 epochs; those of 10 are
 40 lower all, MOON and FedProx little.
 """
 
-from experiments.config.published import compared, crossed
 from experiments.configs.feduv import base, table1
+from fedjax_collapse.config.published import compared, crossed
 
 EPOCHS = (10, 20, 40)  # paper
 

@@ -10,8 +10,8 @@ The table's number for Freeze on CIFAR100, 54.1, is not that of table 1, 51.1. F
 STL10 alone, where they are table 1's: the others are taken from there.
 """
 
-from experiments.config.published import compared
 from experiments.configs.feduv import base
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (27.6, 51.6, 37.5, 61.9, 73.7, 42.2),

@@ -10,9 +10,9 @@ The table is of seconds of training per round (median over rounds, without those
 times are evaluation and memory. The paper's are of one RTX A5000 and one EPYC 7763. Not known: alpha (ours 0.01).
 """
 
-from experiments.config.published import compared
 from experiments.configs.feduv import base
 from experiments.results.metrics import SECONDS
+from fedjax_collapse.config.published import compared
 
 PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (26, 57, 728, 47, 131, 359),

@@ -20,9 +20,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-from experiments.config.published import crossed
 from experiments.configs.feddecorr import base as feddecorr
 from experiments.configs.feddecorr import figures2_7
+from fedjax_collapse.config.published import crossed
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 from fedjax_collapse.schema.options import Count, Interval, checked

@@ -13,8 +13,8 @@ Small data: not comparable with the papers' tables.
 
 from ml_collections import ConfigDict
 
-from experiments.config.published import GLYPHS_100
 from experiments.configs import base, quickstart
+from fedjax_collapse.config.published import GLYPHS_100
 from fedjax_collapse.core.records import UserError
 
 COSINE = dict(training=dict(schedule=dict(name="cosine")))

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from numbers import Real
 
-from experiments.config.cells import Arm, arms_of
 from experiments.results.plotting.drawing import arm_colour
 from experiments.results.study_results import Study
+from fedjax_collapse.config.cells import Arm, arms_of
 
 _SCALES = ("plasma", "viridis")  # of the first swept arm, of the second and so on
 _FROM, _TO = 0.27, 0.78  # the part of a scale that is visible on light and on dark paper

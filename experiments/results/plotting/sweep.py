@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.config.cells import Arm, arms_of
 from experiments.results.metrics import EFFECTIVE_RANK, Metric, R, number
 from experiments.results.plotting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study
+from fedjax_collapse.config.cells import Arm, arms_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from experiments.config.cells import CellName
-from experiments.config.paper import Paper
 from experiments.results.metrics import Metric, number, show_number
+from experiments.results.paper import Paper
+from fedjax_collapse.config.cells import CellName
 
 OVERLAP, APART, UNKNOWN = "≈", "≠", "|"  # what stands between ours and a comparable number of the paper
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from experiments.config.cells import CellName
 from experiments.results.metrics import Metric, metric_of, number
 from experiments.results.study_results import Study, Summary
 from experiments.results.tables.differences import comparison
 from experiments.results.tables.significance import CONFIDENCE
 from experiments.results.tables.table import accuracy_of
+from fedjax_collapse.config.cells import CellName
 
 _NOTE = (
     "Bold: the best mean, and every arm whose difference from it over pairs of runs has an interval "

@@ -2,13 +2,13 @@
 
 import math
 
-from experiments.config.cells import CellName
 from experiments.results.metrics import ACCURACY, Metric, show_number
 from experiments.results.study_results import Study, Summary
 from experiments.results.tables.paired import pairs, why_none
 from experiments.results.tables.significance import CONFIDENCE, Comparison, compare, smallest_p
 from experiments.results.tables.table import Titled, headline_of, label_columns
 from experiments.results.tables.view import EVERYTHING, View
+from fedjax_collapse.config.cells import CellName
 
 _NOTE = (
     f"Difference: mean ± standard deviation over pairs of runs with the same seed, partition and round; "

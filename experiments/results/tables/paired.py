@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.config.cells import CellName
 from experiments.results.metrics import ACCURACY, Metric
 from experiments.results.study_results import Run, Study
+from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.core.records import UserError
 
 

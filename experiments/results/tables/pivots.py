@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from experiments.config.cells import CellName, means_of
-from experiments.config.paper import Paper, paper_of
 from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number
+from experiments.results.paper import Paper, paper_of
 from experiments.results.study_results import Study, Summary
 from experiments.results.tables.agreement import Published, agreement_note, published
 from experiments.results.tables.best import best_note, with_best
@@ -14,6 +13,7 @@ from experiments.results.tables.seconds import seconds_per_round
 from experiments.results.tables.table import headline_of, show_moments, unlike_note
 from experiments.results.tables.targets import rounds_to_target
 from experiments.results.tables.view import EVERYTHING, View
+from fedjax_collapse.config.cells import CellName, means_of
 
 Means = Mapping[str, Sequence[str]]  # by the name of a mean, the settings that it is over
 NO_MEANS: Means = MappingProxyType({})

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.config.cells import CellName
 from experiments.results.metrics import number, show_number
 from experiments.results.study_results import Row, Run, Study, moments
+from fedjax_collapse.config.cells import CellName
 
 _MIB = 2**20
 HEADING = [

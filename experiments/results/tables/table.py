@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.config.cells import CellName
 from experiments.results.formats import Bold
 from experiments.results.metrics import (
     ACCURACIES,
@@ -23,6 +22,7 @@ from experiments.results.metrics import (
     panels,
 )
 from experiments.results.study_results import Summary
+from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.core.records import MEASURED
 
 

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from experiments.config.cells import CellName
-from experiments.config.names import check_name
 from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.study_results import Row, Run, Study, moments
 from experiments.results.tables.paired import of_one_seed
 from experiments.results.tables.table import unlike_note
 from experiments.results.tables.view import EVERYTHING, View
+from fedjax_collapse.config.cells import CellName
+from fedjax_collapse.schema.names import check_name
 
 
 class Reached(NamedTuple):

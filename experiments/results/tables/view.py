@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from experiments.config.cells import CellName, names_in
-from experiments.config.names import check_name
 from experiments.results.metrics import Metric, metric_of, number
 from experiments.results.study_results import Study, Summary
 from experiments.results.tables.table import columns_of
+from fedjax_collapse.config.cells import CellName, names_in
 from fedjax_collapse.core.records import MEASURED
+from fedjax_collapse.schema.names import check_name
 
 
 class View(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.folder import CONFIG, LOCK
 from experiments.results.reading import read_config
 from experiments.study.processes.lock import one_at_a_time, only_process_in
+from fedjax_collapse.config.folder import CONFIG, LOCK
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.run.fingerprint import flatten

@@ -12,10 +12,10 @@ from typing import TextIO
 
 import jax
 
-from experiments.config.errors import one_line
 from fedjax_collapse.core import processes
 from fedjax_collapse.core._jax_compat import wait_for_all_processes
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.user_code import one_line
 
 _EXPECTED = "expected off, auto, or host:port,processes,process such as 10.0.0.1:1234,4,0 for the first of four"
 _MARGIN = 60  # seconds by which JAX's timeout exceeds ours

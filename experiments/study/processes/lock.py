@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from experiments.folder import LOCK, START_LOCK
+from fedjax_collapse.config.folder import LOCK, START_LOCK
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 
@@ -40,31 +40,31 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def taken(run: Path, share: str) -> Iterator[bool]:
+def taken(run: Path, worker_group: str) -> Iterator[bool]:
     """Locks the run's folder and yields whether this process may train the run.
 
-    It may unless another process has the lock, or a process of the same ``share`` has had it: the processes of a share
-    try each run once, even if it killed the process that tried it.
+    It may unless another process has the lock, or a process of the same ``worker_group`` has had it: a group's
+    processes try each run once, even if it killed the process that tried it.
     """
     run.mkdir(parents=True, exist_ok=True)
     with files.appending(run / LOCK) as file:
         is_free = _is_locked(file, must=True)
         file.seek(0)
-        is_free = is_free and file.read().decode(errors="replace").split()[:1] != [share]
+        is_free = is_free and file.read().decode(errors="replace").split()[:1] != [worker_group]
         if is_free:
             file.truncate(0)
-            file.write(f"{share} {os.getpid()}".encode())
+            file.write(f"{worker_group} {os.getpid()}".encode())
             file.flush()
         yield is_free
 
 
-def holder(run: Path, share: str) -> int | None:
-    """Returns the process of the share that has, or last had, the run's folder; None if there is none."""
+def holder(run: Path, worker_group: str) -> int | None:
+    """Returns the process of the group that has, or last had, the run's folder; None if there is none."""
     try:
-        of_share, process = (run / LOCK).read_text().split()
+        group, process = (run / LOCK).read_text().split()
     except (OSError, ValueError):
         return None
-    return int(process) if of_share == share else None
+    return int(process) if group == worker_group else None
 
 
 def _is_locked(file, shared=False, must=False):

@@ -8,11 +8,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from experiments.config.errors import one_line
-from experiments.config.resolving import RunSpec
-from experiments.folder import JOBS
 from experiments.study.processes.workers import Work
+from experiments.study.resolving import RunSpec
+from fedjax_collapse.config.folder import JOBS
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.user_code import one_line
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _LOCAL = "local"

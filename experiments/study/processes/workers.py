@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config.cells import RunName
-from experiments.config.resolving import RunSpec, StudySpec
-from experiments.folder import ERROR_LOG, LOCK, METRICS, TIMING
 from experiments.results.metrics import headline_in, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study.failures import read_failure, write_failure
@@ -28,6 +25,9 @@ from experiments.study.processes import machine
 from experiments.study.processes.lock import holder, only_process_in
 from experiments.study.progress.console import ROUNDS_PER_LINE, Console
 from experiments.study.progress.eta import Pace, duration
+from experiments.study.resolving import RunSpec, StudySpec
+from fedjax_collapse.config.cells import RunName
+from fedjax_collapse.config.folder import ERROR_LOG, LOCK, METRICS, TIMING
 from fedjax_collapse.core.rows import last_row
 
 _PAUSE = 0.5  # seconds between two checks of the workers
@@ -123,8 +123,8 @@ class _Workers:
     """The worker processes, one in each place; killed ones are replaced. All have ended when the context ends."""
 
     def __init__(self, work: Work, own: Sequence[Place]) -> None:
-        self._runs, self._places, self._share = work.study.runs, own, uuid.uuid4().hex
-        self._command = [sys.executable, _LAUNCHER, *work.arguments, f"--share={self._share}"]
+        self._runs, self._places, self._worker_group = work.study.runs, own, uuid.uuid4().hex
+        self._command = [sys.executable, _LAUNCHER, *work.arguments, f"--share={self._worker_group}"]
         self._is_stopping = False
         self._left: dict[int, subprocess.Popen] = {}
         self._readers: list[threading.Thread] = []
@@ -184,13 +184,13 @@ class _Workers:
                 print(line, file=sys.stderr)
 
     def _blame(self, worker):
-        """Records why the run of a killed worker is not finished; no worker of this share takes it again."""
+        """Records why the run of a killed worker is not finished; no worker of this group takes it again."""
         number = -worker.returncode
         known = {int(number) for number in signal.Signals}
         how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
         for run in self._runs:
             is_open = not is_done(run) and read_failure(run.folder) is None
-            if is_open and holder(run.folder, self._share) == worker.pid:
+            if is_open and holder(run.folder, self._worker_group) == worker.pid:
                 write_failure(
                     run.folder, f"{run}: its process was ended {how}; SIGKILL may mean that memory was exhausted"
                 )

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from experiments.config.cells import RunName
-from experiments.config.paper import Paper
 from experiments.results.formats import Bold
 from experiments.results.metrics import (
     EFFECTIVE_RANK,
@@ -23,6 +21,7 @@ from experiments.results.metrics import (
     number,
     show_number,
 )
+from experiments.results.paper import Paper
 from experiments.results.study_results import Summary
 from experiments.results.tables.agreement import APART, OVERLAP
 from experiments.results.tables.best import best_note
@@ -31,6 +30,7 @@ from experiments.results.tables.table import accuracy_note, final_table, headlin
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.study.progress import waiting
 from experiments.study.progress.eta import Pace, duration
+from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.core.records import MEASURED
 
 Row = Mapping[str, Any]

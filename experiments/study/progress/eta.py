@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from experiments.config.cells import RunName
+from fedjax_collapse.config.cells import RunName
 
 
 class Pace:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.config.cells import RunName
-from experiments.config.errors import one_line
-from experiments.config.names import check_name
-from experiments.folder import METRICS, TIMING
 from experiments.results.metrics import PHASES, number
+from fedjax_collapse.config.cells import RunName
+from fedjax_collapse.config.folder import METRICS, TIMING
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import Rows
+from fedjax_collapse.schema.names import check_name
+from fedjax_collapse.schema.user_code import one_line
 
 Rounds = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # rows of metrics and of timing
 Take = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]

@@ -16,6 +16,7 @@ Args:
 """
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
@@ -31,7 +32,7 @@ from fedjax_collapse.data.partition.pfllib import pfllib_dir as pfllib_dir
 from fedjax_collapse.data.partition.pfllib import pfllib_exdir as pfllib_exdir
 from fedjax_collapse.data.partition.pfllib import pfllib_pat as pfllib_pat
 from fedjax_collapse.data.reading import index_file
-from fedjax_collapse.schema.options import Count, Fraction, Natural, Seed, checked
+from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice, Seed, checked
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 WITHOUT_CLASSES = (
@@ -109,7 +110,7 @@ def pathological(
     num_clients: int,
     classes_per_client: int,
     seed: Seed = 0,
-    method: str = "balanced",
+    method: Annotated[str, OpenChoice(PATHOLOGICAL, "")] = "balanced",
     max_tries: Count = 1000,
 ) -> Partition:
     """Label skew: each client holds a few classes; each class is divided evenly among its holders.

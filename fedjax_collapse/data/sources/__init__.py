@@ -43,6 +43,7 @@ from fedjax_collapse.data.sources.natural import pfllib as pfllib
 from fedjax_collapse.data.sources.natural import table as table
 from fedjax_collapse.data.sources.natural import texts as texts
 from fedjax_collapse.data.sources.natural import tff as tff
+from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.sources.standard import cifar10 as cifar10
 from fedjax_collapse.data.sources.standard import cifar100 as cifar100
 from fedjax_collapse.data.sources.standard import fashion_mnist as fashion_mnist
@@ -171,7 +172,7 @@ def folder(
     image_size: Size = 0,
     channels: Channels = 3,
     scale: Scale = None,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """A folder with one subfolder per class, optionally below train and test (see ``reading/folders.py``).
 

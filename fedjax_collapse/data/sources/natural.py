@@ -38,6 +38,7 @@ from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import csv_table, text_tables
 from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_arrays, from_listing, names_of
 from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.stream import gather, mean_and_std_of
 from fedjax_collapse.schema.options import Count, Natural, Seed, checked
 
@@ -59,7 +60,7 @@ def parquet(
     image_size: Size = 0,
     channels: Channels = 3,
     scale: Scale = None,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
 
@@ -91,7 +92,7 @@ def arrow(
     image_size: Size = 0,
     channels: Channels = 3,
     scale: Scale = None,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """A folder of Arrow files in Hugging Face's layout, as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.
 
@@ -122,7 +123,7 @@ def csv(
     image_size: Size = 0,
     channels: Channels = 3,
     scale: Scale = None,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """Images in files, with their classes and natural clients in a csv file: Google Landmarks, iNaturalist.
 
@@ -159,7 +160,7 @@ def leaf(
     vocabulary: str | Path = "",
     vocabulary_size: Count = 10_000,
     length: Count = 25,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """A folder of LEAF, ``train/*.json`` and ``test/*.json``, whose users are natural clients.
 
@@ -212,7 +213,7 @@ def tff(
     tags: str | Path = "",
     tags_size: Count = 500,
     length: Natural = 0,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
     needed.
@@ -259,7 +260,7 @@ def pfl(
     test_part: str = "val",
     fine_grained: bool = False,
     max_examples: Natural = 0,
-    normalisation: str = "unit",
+    normalisation: Normalisation = "unit",
 ) -> Source:
     """An HDF5 file of pfl-research's benchmarks, StackOverflow or FLAIR, whose users are natural clients.
 

@@ -1,6 +1,9 @@
 """Means and standard deviations that normalise the input of a network, by name."""
 
+from typing import Annotated
+
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import OpenChoice
 
 
 def _scaled(*values):
@@ -18,6 +21,7 @@ NORMALISATIONS = {
     "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
     "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
 }
+Normalisation = Annotated[str, OpenChoice(NORMALISATIONS, "")]
 DEFAULTS = {  # by data set
     "cifar10": "cifar10", "cifar100": "cifar100", "svhn": "svhn", "svhn_cropped": "svhn", "stl10": "half",
 }  # fmt: skip

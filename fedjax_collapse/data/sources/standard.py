@@ -21,6 +21,7 @@ from fedjax_collapse.data.reading.images.encoded import Decoding
 from fedjax_collapse.data.source import Channels, Scale, Size, Source, from_listing
 from fedjax_collapse.data.sources import normalisations
 from fedjax_collapse.data.sources.natural import parquet
+from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.schema.options import checked
 
 
@@ -32,7 +33,7 @@ def _data_set(name: str, what: str) -> Callable[..., Source]:
         classes: tuple[str, ...] = (),
         image_size: Size = 0,
         channels: Channels = 0,
-        normalisation: str = "",
+        normalisation: Normalisation = "",
         download: bool = False,
     ) -> Source:
         coarse = "coarse_label" if name == "cifar100" else ""
@@ -81,7 +82,7 @@ def torchvision(
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 0,
-    normalisation: str = "",
+    normalisation: Normalisation = "",
 ) -> Source:
     """A data set as torchvision leaves it on disk: cifar10, cifar100, mnist, fashion_mnist, svhn, stl10.
 
@@ -106,7 +107,7 @@ def tfds(
     classes: tuple[str, ...] = (),
     image_size: Size = 0,
     channels: Channels = 0,
-    normalisation: str = "",
+    normalisation: Normalisation = "",
     download: bool = False,
     scale: Scale = None,
 ) -> Source:

@@ -43,10 +43,10 @@ class FedDC(Method):
         return self.init_shared(variables, shapes)
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
-        alpha, share = self.alpha / view.client.share, view.client.share
+        alpha, size = self.alpha / view.client.relative_size, view.client.relative_size
 
         def corrected(g, w, w_server, h_i, g_server, g_i):
-            return g + alpha * (w - w_server + h_i) + (g_server / share - g_i)
+            return g + alpha * (w - w_server + h_i) + (g_server / size - g_i)
 
         own, shared = view.memory, view.shared
         return jax.tree.map(
@@ -57,11 +57,13 @@ class FedDC(Method):
         client, training = view.client, view.training
         distance = jnp.maximum(training.mean_client_steps(client.mean_size), 1) * training.learning_rate
         gradient_change = jax.tree.map(
-            lambda g, delta: -g / client.share - delta / distance, view.shared["gradient"], view.update
+            lambda g, delta: -g / client.relative_size - delta / distance, view.shared["gradient"], view.update
         )
         part_of_mean = {
             "drift": jax.tree.map(lambda delta: delta / client.num_clients, view.update),
-            "gradient": jax.tree.map(lambda change: client.share / client.num_clients * change, gradient_change),
+            "gradient": jax.tree.map(
+                lambda change: client.relative_size / client.num_clients * change, gradient_change
+            ),
         }
         return jax.tree.map(jnp.add, view.memory, {"drift": view.update, "gradient": gradient_change}), part_of_mean
 

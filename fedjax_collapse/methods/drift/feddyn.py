@@ -42,11 +42,11 @@ class FedDyn(Method):
         return {**state, "latest": variables.params} if self.evaluate == "all" else state
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
-        alpha = self.alpha / view.client.share
+        alpha = self.alpha / view.client.relative_size
         return jax.tree.map(lambda g, w, h_i: g + alpha * (h_i - w), gradient, view.server.params, view.memory["h"])
 
     def decay(self, view: RoundView) -> Scalar:
-        return self.alpha / view.client.share
+        return self.alpha / view.client.relative_size
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         change = {"h": view.update}

@@ -33,7 +33,7 @@ from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining
-from fedjax_collapse.schema.options import Count, Positive, Share, option
+from fedjax_collapse.schema.options import Count, Part, Positive, Share, option
 
 _COMPARED = 10  # losses
 
@@ -58,7 +58,7 @@ class FedALA(Method):
         max_epochs: limit of the epochs of the first time; our addition.
     """
 
-    part: str = option("head")
+    part: Part = option("head")
     rate: Positive = 1.0
     share: Share = 0.8
     threshold: Positive = 0.01

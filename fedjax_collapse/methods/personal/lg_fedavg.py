@@ -17,7 +17,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining
-from fedjax_collapse.schema.options import option
+from fedjax_collapse.schema.options import Part, option
 
 
 @struct.dataclass
@@ -28,7 +28,7 @@ class LGFedAvg(Method):
         shared: the part of the network that is averaged, or several parts joined by +, such as ``head+Dense_1``.
     """
 
-    shared: str = option("head")
+    shared: Part = option("head")
 
     @property
     def private(self) -> str:

@@ -8,7 +8,7 @@ on a TPU they are slower, by its compiler's estimate (``docs/accelerators.md``).
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,11 @@ from fedjax_collapse.nn.lowerings.patches import convolve_patches
 from fedjax_collapse.nn.lowerings.shifted import convolve_shifted
 from fedjax_collapse.nn.lowerings.strips import convolve_strips
 from fedjax_collapse.nn.lowerings.winograd import convolve_winograd, winograd_tiles
+from fedjax_collapse.schema.options import OpenChoice
 
 DType = jax.typing.DTypeLike
 LOWERINGS = ("auto", "patches", "product", "shifted", "strips", "winograd2", "winograd4", "xla")
+Lowering = Annotated[str, OpenChoice((*LOWERINGS, "timed"), "")]
 FUSED_NORM = "fused_norm"  # in a list of lowerings: BatchNorm and ReLU together
 _WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
 _KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel

@@ -2,7 +2,7 @@
 
 import jax
 
-from fedjax_collapse.nn.layers import Dense, normalize
+from fedjax_collapse.nn.layers import Dense, Norm, normalize
 from fedjax_collapse.nn.network import Network, as_level
 from fedjax_collapse.schema.options import Count
 
@@ -17,7 +17,7 @@ class MLP(Network):
 
     num_classes: int
     hidden: tuple[Count, ...] = (128, 128)
-    norm: str = "none"
+    norm: Norm = "none"
 
     needs_images = False
 

@@ -4,7 +4,7 @@ import jax
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
-from fedjax_collapse.nn.lowerings.convolution import TimedLowerings
+from fedjax_collapse.nn.lowerings.convolution import Lowering, TimedLowerings
 from fedjax_collapse.nn.network import Network, as_level
 from fedjax_collapse.schema.options import Count
 
@@ -24,7 +24,7 @@ class MOONCNN(Network):
     num_classes: int
     channels: tuple[Count, ...] = (6, 16)
     hidden: tuple[Count, ...] = (120, 84)
-    lowering: str | TimedLowerings = "auto"
+    lowering: Lowering | TimedLowerings = "auto"
     target: Target = Target()
 
     @property

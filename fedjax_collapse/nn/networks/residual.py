@@ -1,6 +1,7 @@
 """Residual networks of basic or bottleneck blocks, for small images; ``resnet18.py`` and others configure them."""
 
 import functools
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -9,13 +10,14 @@ import jax.numpy as jnp
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
 from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
-from fedjax_collapse.schema.options import Count, Positive
+from fedjax_collapse.schema.options import Count, OpenChoice, Positive
 
 INITS = {
     "uniform": torch_uniform,
     "kaiming_fan_in": kaiming_normal("fan_in"),
     "kaiming_fan_out": kaiming_normal("fan_out"),
 }
+KernelInit = Annotated[str, OpenChoice(INITS, "")]
 
 
 class BasicBlock(nn.Module):
@@ -88,7 +90,7 @@ class ResidualNetwork(ConvNetwork):
     strides: tuple[Count, ...] = (1, 2, 2, 2)
     stem_size: Count = 3
     stem_stride: Count = 1
-    kernel_init: str = "uniform"
+    kernel_init: KernelInit = "uniform"
     width_multiplier: Positive = 1.0
     remat: bool = False
 

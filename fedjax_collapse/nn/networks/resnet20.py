@@ -1,6 +1,6 @@
 """ResNet-20 for CIFAR."""
 
-from fedjax_collapse.nn.networks.residual import ResidualNetwork
+from fedjax_collapse.nn.networks.residual import KernelInit, ResidualNetwork
 from fedjax_collapse.schema.options import Count
 
 
@@ -12,7 +12,7 @@ class ResNet20(ResidualNetwork):
 
     blocks: tuple[Count, ...] = (3, 3, 3)
     strides: tuple[Count, ...] = (1, 2, 2)
-    kernel_init: str = "kaiming_fan_in"
+    kernel_init: KernelInit = "kaiming_fan_in"
 
     width = 16
     padded_shortcut = True

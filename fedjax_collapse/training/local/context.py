@@ -62,7 +62,7 @@ class LocalContext(NamedTuple):
 
     def sent(self, update: PyTree) -> PyTree:
         """Returns the update as it is sent; 0 in what the server does not change."""
-        return masks.zero(self.algorithm.fixed(self.model).params, update)
+        return masks.zero(self.algorithm.unchanged_by_server(self.model).params, update)
 
 
 def class_counts(context: LocalContext, variables: Variables) -> jax.Array | None:

@@ -24,7 +24,7 @@ def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
 
 
 def gradient_and_metrics(
-    context: LocalContext, variables: Variables, batch: Batch, frozen: FrozenOutputs, key: Key, fixed: PyTree
+    context: LocalContext, variables: Variables, batch: Batch, frozen: FrozenOutputs, key: Key, not_trained: PyTree
 ) -> tuple[PyTree, PyTree, dict[str, jax.Array], dict[str, PyTree]]:
     """Returns what one batch gives: gradient, running statistics, parts of the loss by name, what methods carry on.
 
@@ -34,7 +34,7 @@ def gradient_and_metrics(
         batch: the batch.
         frozen: the outputs of frozen models on the batch.
         key: of this step.
-        fixed: the mask of the params that are not trained.
+        not_trained: the mask of the params that are not trained.
     """
     passes = []
 
@@ -44,14 +44,14 @@ def gradient_and_metrics(
         def loss(trained):
             return _loss(context, rows, frozen, key, masks.fill(trained, params), variables.batch_stats)
 
-        gradient, outcome = jax.grad(loss, has_aux=True)(masks.without(fixed, params))
+        gradient, outcome = jax.grad(loss, has_aux=True)(masks.without(not_trained, params))
         passes.append(outcome)
         return masks.fill(gradient, jax.tree.map(jnp.zeros_like, params))
 
     for name, method in context.algorithm.having("gradient").items():
-        held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)
+        held = masks.union(not_trained, context.model.mask(context.algorithm.private_part).params)
         rate = context.training.learning_rate_in(context.round)
-        view = GradientView(**context.view_fields(name), held=held, fixed=fixed, batch=batch, learning_rate=rate)
+        view = GradientView(**context.view_fields(name), held=held, fixed=not_trained, batch=batch, learning_rate=rate)
         gradient, carries = method.gradient(gradient_of, variables.params, view), {}
         if method.has("init_carry") and not method.has("carry"):
             gradient, new = gradient
@@ -62,7 +62,7 @@ def gradient_and_metrics(
     return gradient_of(variables.params), *passes[0]
 
 
-def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTree) -> PyTree:
+def correct(context: LocalContext, gradient: PyTree, params: PyTree, not_trained: PyTree) -> PyTree:
     """Returns the gradient that the optimizer sees: corrected by the methods, clipped, then decayed by the methods.
 
     Params that are not trained do not count in the norm, and the client's private params are not corrected.
@@ -72,7 +72,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
         corrected = method.correct(gradient, params, RoundView(**context.view_fields(name)))
         corrected = check_returned(name, "correct", corrected, params)
         gradient = masks.where(private, gradient, corrected)
-    gradient = context.training.clip(gradient, fixed)
+    gradient = context.training.clip(gradient, not_trained)
     for name, method in context.algorithm.having("decay").items():
         strength = method.decay(RoundView(**context.view_fields(name)))
         decayed = jax.tree.map(lambda g, w, strength=strength: g + strength * w, gradient, params)

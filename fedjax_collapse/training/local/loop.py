@@ -89,7 +89,7 @@ class _Phase:
         self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
         self.start = start
         frozen = context.model.mask(self.training.frozen_part())
-        self.fixed = masks.union(frozen, masks.invert(context.model.mask(part))).params
+        self.not_trained = masks.union(frozen, masks.invert(context.model.mask(part))).params
         self.optimizer = self.training.make_optimizer(context.round)
         self.rows = pad_to_batches(self.client.rows, self.training.batch_size)
         self.cuts_tokens = context.batch_parts > 1 and context.examples.pad is not None
@@ -125,7 +125,7 @@ class _Phase:
             return repeat(jnp.minimum(per_epoch, left), step, carry)
 
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
-        trained = variables._replace(params=masks.without(self.fixed, variables.params)), carries
+        trained = variables._replace(params=masks.without(self.not_trained, variables.params)), carries
         arguments = trained, first, jnp.arange(len(self.rows)), self.client.key
         total = zeros_of(jax.eval_shape(self.differentiate, self.most_rows, *arguments)[2])
         logged = self.training.logged_epochs
@@ -154,8 +154,10 @@ class _Phase:
         inputs = (trained, index, order, key)
         outcome = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
         gradient, (batch_stats, carries), metrics = outcome
-        gradient = correct(self.context, gradient, masks.fill(params, self.start), self.fixed)
-        updates, optimizer_state = self.optimizer.update(masks.without(self.fixed, gradient), optimizer_state, params)
+        gradient = correct(self.context, gradient, masks.fill(params, self.start), self.not_trained)
+        updates, optimizer_state = self.optimizer.update(
+            masks.without(self.not_trained, gradient), optimizer_state, params
+        )
         params = optax.apply_updates(params, updates)
         if by_epoch:
             by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
@@ -169,7 +171,7 @@ class _Phase:
         """
         (variables, carries), (batch, frozen) = trained, self._get_batch(num_rows, index, order, key)
         key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
-        outcome = gradient_and_metrics(context, self.whole(variables), batch, frozen, key, self.fixed)
+        outcome = gradient_and_metrics(context, self.whole(variables), batch, frozen, key, self.not_trained)
         gradient, batch_stats, metrics, carries = outcome
         metrics = metrics if context.has_metrics else {}
         rows = jnp.sum(batch.mask, dtype=self.client.size.dtype)

@@ -44,12 +44,12 @@ def run_whole(context: LocalContext) -> LocalResult:
         new, reports[name] = method.finish(finish_view(context, name, trained, public, sent))
         memory[name] = check_returned(name, "finish", new, context.client.state.memory[name])
     mean = public._replace(params=sent) if algorithm.sends_updates else public
-    upload = Upload(masks.without(algorithm.unsent(context.model), mean), reports)
+    upload = Upload(masks.without(algorithm.not_uploaded(context.model), mean), reports)
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
     if algorithm.keep_trained:
         memory[TRAINED] = (
-            masks.without(algorithm.alike(context.model, always=True), trained.variables),
+            masks.without(algorithm.common_to_clients(context.model, always=True), trained.variables),
             jnp.ones((), bool),
         )
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)

@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from experiments.benchmarks import SYSTEMS, Round, Setting, networks  # noqa: E402
-from experiments.benchmarks.systems import weights  # noqa: E402
 from experiments.benchmarks.systems.callbacks import rounds_of  # noqa: E402
 from experiments.benchmarks.tasks import Data, Task  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
 from fedjax_collapse import Batch, Model  # noqa: E402
+from fedjax_collapse.nn.interchange import torch_weights as weights  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 LOOPS = [name for name, system in SYSTEMS.items() if name.startswith("pytorch") and "cpu" in system.devices]
@@ -101,8 +101,8 @@ def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
 
 @needs_torch
 def test_pytorch_loop_equals_the_engine_with_batch_norm(monkeypatch):
-    from experiments.benchmarks.systems import pytorch_networks
     from fedjax_collapse import nn
+    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
     build = pytorch_networks.build
     monkeypatch.setattr(networks, "linen", lambda name: nn.SmallCNN(10, channels=(4,)))
@@ -222,8 +222,8 @@ def _several_labels(count):
 @pytest.mark.parametrize("task", ["next_word", "multi_label"])
 @pytest.mark.parametrize("name", ["pytorch", "pytorch-dataloader"])
 def test_pytorch_loops_of_other_tasks_equal_the_engine(name, task, monkeypatch):
-    from experiments.benchmarks.systems import pytorch_networks
     from fedjax_collapse import nn
+    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
     if task == "next_word":
         small = dict(depth=1, heads=2, mlp_width=8)
@@ -246,7 +246,8 @@ def test_pytorch_loops_of_other_tasks_equal_the_engine(name, task, monkeypatch):
 def test_running_statistics_are_averaged():
     import torch
 
-    from experiments.benchmarks.systems import pytorch_loops, pytorch_networks
+    from experiments.benchmarks.systems import pytorch_loops
+    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
     network = pytorch_networks.build("small_cnn", 10, (8, 8, 1), channels=(3,))
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(network)]
@@ -257,7 +258,7 @@ def test_running_statistics_are_averaged():
     for own, rows in zip(alone, clients, strict=True):
         pytorch_loops.train(pytorch_loops.Steps(own, workload), *data, rows)
     nothing_kept = [(rows, pytorch_loops._Own(workload, server)) for rows in clients]
-    total, _ = pytorch_loops._run_share(
+    total, _ = pytorch_loops._run_part(
         server, data, workload, pytorch_loops.Steps(network, workload), nothing_kept, None
     )
     for summed, *own in zip(total, *map(pytorch_networks.tensors, alone), strict=True):
@@ -270,7 +271,7 @@ def test_running_statistics_are_averaged():
 def test_networks_are_equal_on_both_sides(name):
     import torch
 
-    from experiments.benchmarks.systems import pytorch_networks
+    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
     shape = (12, 10, 3)
     model = Model(networks.linen(name), shape)

@@ -3,14 +3,14 @@
 import inspect
 import shutil
 import subprocess
+from typing import Annotated
 
 import pytest
 
 from experiments.commands import completion
-from experiments.config import choices
-from experiments.config.choices import OpenChoice
 from fedjax_collapse import UserError
 from fedjax_collapse.command import PROGRAMS, import_program
+from fedjax_collapse.schema.options import OpenChoice, in_words
 
 TRY = """
 complete -p fedjax-collapse
@@ -91,6 +91,4 @@ def test_help_of_programs_with_the_launchers_options(name, capsys):
 def test_open_choices_are_shown_and_take_other_names():
     names = OpenChoice(("mlp", "small_cnn"))
     assert "my_module:MyNetwork" in names and names.in_words() == "'mlp' | 'small_cnn' | \"module:Name\""
-    assert choices.in_words(names, "str | None") == names.in_words() + " | None"
-    assert choices.in_words(None, "str") == "str"
-    assert choices.quoted("'size' | 'equal' | None") == ("size", "equal") and choices.quoted("float >= 0") is None
+    assert in_words(Annotated[str, names] | None) == names.in_words() + " | None"

@@ -11,8 +11,8 @@ from tiny_networks import KINDS, TINY, tiny_model
 
 from experiments.commands import export_weights as export
 from fedjax_collapse import UserError, load_run, load_weights, save_weights
+from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import masks
-from fedjax_collapse.run.loading import LoadedRun
 from fedjax_collapse.run.local_models import LocalModels
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ import pytest
 from small_studies import start
 
 from experiments.commands import extract as command
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import Batch, UserError, load_run, save_weights, sources
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.hashing import digest
 
 DOMAINS = dict(source="glyphs", domains=("clean", "outline"), train_size=20, test_size=10, image_size=8, channels=1)

@@ -9,9 +9,9 @@ import pytest
 
 from experiments import launch
 from experiments.commands import show_partition as command
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"

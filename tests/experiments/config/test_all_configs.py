@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import build
-from experiments.config.config_files import CONFIGS, config_files
-from experiments.config.resolving import resolve
+from experiments.study.config_files import CONFIGS, config_files
+from experiments.study.resolving import resolve
 from fedjax_collapse import UserError
+from fedjax_collapse.config import build
 
 FILES = [str(file.relative_to(CONFIGS).with_suffix("")) for file in config_files()]
 

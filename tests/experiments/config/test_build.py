@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.config import algorithms, build, names
-from experiments.config.plain_values import plain
-from experiments.config.resolving import resolve, resolve_arm
-from experiments.config.validation import check_keys
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
 from experiments.configs import pfllib as pfllib_config
+from experiments.study.resolving import resolve
 from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, multi_label, next_word, nn, save_weights
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import check_keys, resolve_arm
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment, partition, sources
 from fedjax_collapse.data.sources import glyph_images as glyphs
 from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.schema import names
 
 
 def test_a_partition_per_seed_or_one_for_all():
@@ -108,7 +109,7 @@ def test_the_studies_of_glyphs(study, cache):
     if study.startswith("disjoint"):
         assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
     for arm in config.arms:
-        algorithms.algorithm(resolve_arm(plain(config), arm))
+        build.algorithm(resolve_arm(plain(config), arm))
     with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
         glyphs_config.get_config("dirichlet")
 
@@ -131,7 +132,7 @@ def test_the_protocol_of_pfllib(cache):
         assert (config.data.source, config.rounds) == (data, 2000)
         check_keys(plain(config))
         for arm in config.arms:
-            training = algorithms.algorithm(resolve_arm(plain(config), arm)).training
+            training = build.algorithm(resolve_arm(plain(config), arm)).training
             assert (training.batch_size, training.drop_last, training.momentum) == (10, True, 0)
     with pytest.raises(ValueError, match="expected digits, mnist, "):
         pfllib_config.get_config("minst")
@@ -175,7 +176,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
 def test_server_optimizers(name, arguments):
     config = base.get_config()
     config.server.optimizer = {"name": name, **arguments}
-    optimizer = algorithms.algorithm(plain(config)).server_optimizer
+    optimizer = build.algorithm(plain(config)).server_optimizer
     assert sorted(jax.tree.leaves(optimizer)) == sorted(arguments.values())  # traced
     optimizer().init({"w": jax.numpy.zeros(2)})
 
@@ -219,7 +220,7 @@ def test_unknown_option_names_the_nearest():
     with pytest.raises(UserError, match="unknown option of training 'momentm': did you mean 'momentum'"):
         config = base.get_config()
         config.training = {"momentm": 0.9}
-        algorithms.algorithm(plain(config))
+        build.algorithm(plain(config))
 
 
 WRONG = {
@@ -280,7 +281,7 @@ def test_what_is_documented_exists():
     for spec in specs:
         module, key = (sources, "source") if "source" in spec else (partition, "name")
         name, _, argument = spec.pop(key).partition(":")
-        draw = names.function_named(key, module, name)
+        draw = names.found(key, name, names.functions(module))
         given = [argument] if argument else [] if module is sources else [np.arange(3), 3]
         extra = {"domains": np.arange(3)} if name == "domain" else {}
         inspect.signature(draw).bind(*given, **spec, **extra)
@@ -306,7 +307,8 @@ def sentences_source(task: str = "next_word"):
 
 def test_the_task_is_that_of_the_data_source(monkeypatch):
     """So is the type of the inputs; partitions that divide classes are rejected."""
-    monkeypatch.setattr(build, "data_source", lambda data: sentences_source(data["task"]))
+    source = "fedjax_collapse.config.federations.data_source"
+    monkeypatch.setattr(source, lambda data: sentences_source(data["task"]))
     config = base.get_config()
     config.clients, config.partition = 4, dict(name="given")
     config.data = dict(source="my:source", task="next_word")

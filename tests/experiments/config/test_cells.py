@@ -9,16 +9,17 @@ import pytest
 from conftest import assert_same_bits
 
 from experiments import launch
-from experiments.config.cells import arms_of, axis_names, cells_of, merged
-from experiments.config.plain_values import plain
-from experiments.config.resolving import Cell, RunSpec, resolve, resolve_arm
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
 from experiments.study import preparing, study, summaries
 from experiments.study.failures import RunsFailed
 from experiments.study.processes import slurm
 from experiments.study.processes.claim import claimed
+from experiments.study.resolving import RunSpec, resolve
 from fedjax_collapse import UserError, load_run
+from fedjax_collapse.config.cells import arms_of, axis_names, cells_of, merged
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import Cell, resolve_arm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 SWEPT = "methods.feddecorr.strength"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.config.resolving import resolve
 from experiments.configs.feddecorr import base as feddecorr
 from experiments.configs.rank import central, equal_training
+from experiments.study.resolving import resolve
 from fedjax_collapse.data import sources
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from experiments import launch
-from experiments.commands import list_names
-from experiments.config import algorithms, manual
-from experiments.config.config_files import config_files
-from experiments.config.plain_values import plain
+from experiments.commands import list_names, manual
 from experiments.configs import base, quickstart
+from experiments.study.config_files import config_files
 from fedjax_collapse import UserError
+from fedjax_collapse.config import build
+from fedjax_collapse.config.keys import keys
+from fedjax_collapse.config.plain_values import plain
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,7 +60,7 @@ def test_every_key_and_option_has_a_description(capsys):
     meanings = {
         (choice.section, choice.name, option.name): option.meaning for choice in chosen for option in choice.options
     }
-    meanings |= {option.name: option.meaning for option in manual.keys()}  # noqa: SIM118
+    meanings |= {option.name: option.meaning for option in [key.option() for key in keys().values()]}
     assert len(meanings) > 300
     assert not [name for name, meaning in meanings.items() if len(meaning) < 5]
     of_base_class = meanings["network.name", "resnet18", "projector_dim"]
@@ -77,7 +78,7 @@ def test_keys_are_the_values_of_a_config():
     found, again = base.get_config(), base.get_config()
     found.methods.fedprox, found.partition.seed, found.arms.one = {}, 3, {}
     assert again == base.get_config() and again.partition.seed is None and not again.arms
-    assert {name.split(".")[0] for name in base.KEYS} == set(found)
+    assert {name.split(".")[0] for name in keys()} == set(found)
 
 
 def test_the_page_of_all_keys_is_of_this_code():
@@ -112,23 +113,5 @@ def test_methods_that_are_values_of_other_keys_are_answered(name, words):
     config = quickstart.get_config("smoke")
     config.arms, config.methods = {}, {name: {}}
     with pytest.raises(UserError, match=re.escape(words)) as error:
-        algorithms.algorithm(plain(config))
+        build.algorithm(plain(config))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "now"),
-    [
-        ("algorithm.name", "scaffold", "methods=dict(NAME=dict(...)), server.weighting"),
-        ("regularizers.feddecorr.strength", "0.1", "methods"),
-        ("server_optimizer.name", "sgd", "server.optimizer"),
-        ("batch_norm", "local", "server.batch_norm"),
-        ("arms.fedavg.batch_norm", "local", "server.batch_norm"),
-    ],
-)
-def test_keys_of_earlier_versions_are_answered(key, value, now, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
-    arguments = ["--config=quickstart:smoke", f"--config.{key}={value}", f"--workdir={tmp_path / 'study'}"]
-    assert launch.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert f"it is {now}" in error and error.count("\n") == 1

@@ -10,20 +10,20 @@ import pytest
 from conftest import long_where
 
 from experiments.benchmarks.hours import PUBLISHED
-from experiments.config import algorithms, build
-from experiments.config.cells import arms_of, cells_of, means_of, settings_of
-from experiments.config.config_files import CONFIGS
-from experiments.config.paper import paper_of
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting
-from experiments.config.resolving import resolve
 from experiments.configs.feddecorr import table3 as fd_table3
 from experiments.configs.fedmr import table1 as mr_table1
 from experiments.configs.fedmr import table2 as mr_table2
 from experiments.results.metrics import ACCURACY
+from experiments.results.paper import paper_of
 from experiments.results.tables.pivots import pivot
 from experiments.study import study
+from experiments.study.config_files import CONFIGS
 from experiments.study.preparing import Examples, plan_of
+from experiments.study.resolving import resolve
+from fedjax_collapse.config import build
+from fedjax_collapse.config.cells import arms_of, cells_of, means_of, settings_of
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.published import by_setting
 from fedjax_collapse.data import augment, partition
 from fedjax_collapse.run.fingerprint import flatten
 
@@ -149,7 +149,7 @@ def test_networks_of_the_published_settings_fit_their_images():
         config = config_of(path, "full")
         for _, _, cell in resolve(config, Path()).cells:
             num_classes, shape, *_ = PUBLISHED[cell["data"]["source"]]
-            shape = augment.output_shape(algorithms.augmentation(cell["training"]["augmentation"]), shape)
+            shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
             key = repr((cell["network"], num_classes, shape))
             if key not in made:
                 made.add(key)

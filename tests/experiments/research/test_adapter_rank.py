@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.config import algorithms, build
-from experiments.config.paper import paper_of
-from experiments.config.resolving import resolve
 from experiments.configs.adapters import pretrain, rank_collapse, vit_tables
 from experiments.research.adapter_rank import Curve, correlations, curves_of, main, table
+from experiments.results.paper import paper_of
 from experiments.results.reading import read_study
+from experiments.study.resolving import resolve
+from fedjax_collapse.config import build
 from fedjax_collapse.core.masks import by_path
 
 ARMS = ("fedit", "a", "b", "c", "d", "e")
@@ -94,7 +94,7 @@ def test_the_study_of_rank_collapse():
     ]
     made = set()
     for cell in study.cells:
-        algorithm = algorithms.algorithm(cell.values)
+        algorithm = build.algorithm(cell.values)
         assert algorithm.training.freeze.startswith("base")
         if repr(cell.values["network"]) not in made:
             made.add(repr(cell.values["network"]))
@@ -115,7 +115,7 @@ def test_the_study_of_rank_collapse():
 def test_pretraining_is_of_one_client(arg):
     study = resolve(pretrain.get_config(arg), Path())
     (cell,) = study.cells
-    training = algorithms.algorithm(cell.values).training
+    training = build.algorithm(cell.values).training
     assert (
         cell.values["clients"] == 1 and not training.momentum_reset and (training.freeze == "body") == (arg == "head")
     )
@@ -129,7 +129,7 @@ def test_published_settings_are_made_without_data(arg):
     study = resolve(vit_tables.get_config(arg), Path())
     shape, made = (224, 224, 3), set()
     for cell in study.cells:
-        algorithm = algorithms.algorithm(cell.values)
+        algorithm = build.algorithm(cell.values)
         build.schedule(cell.values)
         if repr(cell.values["network"]) not in made:
             made.add(repr(cell.values["network"]))

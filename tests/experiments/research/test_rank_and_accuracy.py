@@ -8,11 +8,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from experiments.config.cells import arms_of, settings_of
 from experiments.configs import personal_collapse
 from experiments.configs import rank_and_accuracy as config_file
 from experiments.research.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
 from experiments.results.reading import read_study
+from fedjax_collapse.config.cells import arms_of, settings_of
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")
 

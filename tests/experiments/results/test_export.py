@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 
 from experiments.commands import report
-from experiments.config.cells import CellName, arms_of, means_of
-from experiments.config.paper import paper_of
-from experiments.config.plain_values import plain
-from experiments.config.validation import check_study
 from experiments.configs import quickstart
 from experiments.results import page as html
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
 from experiments.results.metrics import ACCURACY, SECONDS, R
 from experiments.results.page import write_report
+from experiments.results.paper import paper_of
 from experiments.results.plotting.sweep import lines_of, sweep
 from experiments.results.reading import read_study
 from experiments.results.tables.differences import comparison
@@ -31,6 +28,9 @@ from experiments.results.tables.pivots import paper_note, pivot, pivots, summary
 from experiments.results.tables.seconds import seconds_per_round
 from experiments.results.tables.targets import rounds_to_target, target_note, target_table
 from fedjax_collapse import UserError
+from fedjax_collapse.config.cells import CellName, arms_of, means_of
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import check_study
 from fedjax_collapse.run.measurement import HEADLINES
 
 DIFFERENCE = "Accuracy (%) difference: "  # columns of results.csv

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from experiments.commands import report
-from experiments.config.cells import CellName
 from experiments.results.contents import PLOTS
 from experiments.results.page import description, write_report
 from experiments.results.plotting.figures import absolute_spectra, collapse_ratio, curves, measurements, spectra
@@ -25,6 +24,7 @@ from experiments.results.plotting.timing_figure import timing
 from experiments.results.reading import read_study
 from experiments.results.tables.seconds import timing_table
 from experiments.results.tables.table import accuracy_note, final_table, local_note
+from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import merge_segments, write_segment
 from fedjax_collapse.run.measurement import HEADLINES

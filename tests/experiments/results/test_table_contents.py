@@ -13,7 +13,6 @@ from scipy import stats
 from test_report import rewrite_rows
 
 from experiments.commands import report
-from experiments.config.cells import CellName
 from experiments.results.formats import Bold
 from experiments.results.metrics import ACCURACY, metric_of, show_number
 from experiments.results.page import render
@@ -29,6 +28,7 @@ from experiments.results.tables.significance import compare, smallest_p
 from experiments.results.tables.table import accuracy_note, final_table
 from experiments.results.tables.view import EVERYTHING, View, view_of
 from experiments.study.progress.console import Console
+from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.run.measurement import HEADLINES
 

@@ -8,13 +8,13 @@ import pytest
 from test_export import make_cells
 from test_report import rewrite_rows
 
-from experiments.config.cells import RunName
 from experiments.results import page, up_to_date
 from experiments.results.reading import read_config
 from experiments.results.tables.best import best_in
 from experiments.study.progress.console import Console
 from experiments.study.resuming import done_runs
 from experiments.study.summaries import finish
+from fedjax_collapse.config.cells import RunName
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from experiments.config.cells import CellName
-from experiments.config.paper import Paper
+from experiments.results.paper import Paper
 from experiments.results.tables.view import View
 from experiments.study.progress.console import Console
+from fedjax_collapse.config.cells import CellName
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}

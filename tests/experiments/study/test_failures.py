@@ -13,10 +13,10 @@ from small_studies import write_config
 
 from experiments import launch
 from experiments.commands import report
-from experiments.config.errors import explain, is_interrupt
 from experiments.study import study
 from experiments.study.failures import is_of_the_disk, read_failure
 from fedjax_collapse import UserError
+from fedjax_collapse.schema.user_code import explain, is_interrupt
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ import small_studies
 from unrendered import LAUNCHER
 
 from experiments import launch
-from experiments.config import build
-from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.startup import STOPPING
 from experiments.study.processes import hosts
 from fedjax_collapse import Model, UserError, engine, nn, partition, sources
+from fedjax_collapse.config import build
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.store import StoreWriter
 
 pytestmark = pytest.mark.slow

@@ -11,16 +11,18 @@ import small_studies
 from small_studies import tree, write_config
 
 from experiments import launch
-from experiments.config import build
-from experiments.config.resolving import resolve, resolve_arm
-from experiments.configs import base, quickstart
+from experiments.configs import quickstart
 from experiments.results import page
 from experiments.results.metrics import SUMMARISED
 from experiments.results.page import write_report
 from experiments.study import preparing
 from experiments.study import study as study_module
 from experiments.study.preparing import federations_of
+from experiments.study.resolving import resolve
 from fedjax_collapse import UserError
+from fedjax_collapse.config import build
+from fedjax_collapse.config.keys import keys
+from fedjax_collapse.config.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +115,7 @@ def test_none_on_the_command_line(tmp_path):
     file = write_config(tmp_path, "config.update(on_nan=None)", "config.training.steps = None")
     config = launch.parse([file, "--config.on_nan=continue", "--config.training.steps=3"]).config
     assert config["on_nan"] == "continue" and config["training"]["steps"] == 3
-    for key in (key for key in base.KEYS if key not in ("sweep", "partition.seed", "on_nan")):
+    for key in (key for key in keys() if key not in ("sweep", "partition.seed", "on_nan")):
         try:
             study = resolve(launch.parse([QUICKSTART, f"--config.{key}=None"]).config, Path())
             build.algorithm(study.cells[0].values)

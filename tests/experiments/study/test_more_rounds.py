@@ -8,9 +8,9 @@ import small_studies
 from conftest import assert_same_bits
 from small_studies import tree, write_config
 
-from experiments.config.resolving import resolve
 from experiments.configs import quickstart
 from experiments.study.more_rounds import is_done
+from experiments.study.resolving import resolve
 
 pytestmark = pytest.mark.slow
 

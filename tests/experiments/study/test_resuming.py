@@ -13,9 +13,9 @@ import small_studies
 from small_studies import write_config
 
 from experiments import launch
-from experiments.config.resolving import resolve
 from experiments.configs import quickstart
 from experiments.results.reading import layouts_of
+from experiments.study.resolving import resolve
 from experiments.study.resuming import changed_layouts, check_resume
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 

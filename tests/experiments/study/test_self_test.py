@@ -5,12 +5,13 @@ import pytest
 
 from experiments import launch
 from experiments.commands import check
-from experiments.config import names
 from experiments.study import self_test
 from experiments.study.self_test import Outcome
 from fedjax_collapse import nn
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
+from fedjax_collapse.nn.network import HEADS
 
 pytestmark = pytest.mark.slow
 
@@ -67,10 +68,10 @@ def test_ctrl_c_leaves_the_last_verdict(find, monkeypatch, capsys):
 
 def test_every_method_head_and_lowering_is_in_a_round():
     cases = self_test.cases()
-    assert {name for case in cases for name in case.algorithm.methods} == names.classes("method").keys()
+    assert {name for case in cases for name in case.algorithm.methods} == METHODS.keys()
     assert all(len(case.algorithm.methods) == 1 for case in cases if case.algorithm.having("perturb"))
     heads = {getattr(case.model.module, "head", None) for case in cases}
-    assert set(names.classes("head").values()) <= heads
+    assert set(HEADS.values()) <= heads
     lowerings = {lowering for case in cases for lowering in count_lowerings(case.model, 32)}
     assert lowerings == set(LOWERINGS) - {"auto"}
 

@@ -11,9 +11,9 @@ import small_studies
 from small_studies import write_config
 
 from experiments import launch, startup
-from experiments.config.resolving import StudySpec
 from experiments.study.processes import slurm
 from experiments.study.processes.workers import Work
+from experiments.study.resolving import StudySpec
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

@@ -12,14 +12,14 @@ from ml_collections import ConfigDict
 from small_studies import write_config
 
 from experiments import launch
-from experiments.config.cells import CellName
-from experiments.config.plain_values import plain
-from experiments.config.resolving import resolve
 from experiments.configs import quickstart
 from experiments.study import groups, preparing, provenance, study, summaries
 from experiments.study.failures import RunsFailed
 from experiments.study.processes.claim import claimed
+from experiments.study.resolving import resolve
 from fedjax_collapse import UserError
+from fedjax_collapse.config.cells import CellName
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.engine import rounds
 from fedjax_collapse.run.simulation import Hardware, simulate_runs
 

@@ -13,12 +13,13 @@ from small_studies import write_config
 from unrendered import LAUNCHER
 
 from experiments import launch
-from experiments.config.resolving import Cell, RunSpec, StudySpec
 from experiments.startup import STOPPED_EARLY, STOPPING
 from experiments.study.processes import workers
 from experiments.study.processes.lock import holder, only_process_in, taken
 from experiments.study.progress.console import Console
+from experiments.study.resolving import RunSpec, StudySpec
 from fedjax_collapse import UserError
+from fedjax_collapse.config.resolving import Cell
 
 pytestmark = pytest.mark.slow
 

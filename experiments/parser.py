@@ -2,11 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from experiments.config.errors import one_line
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.options import OpenChoice
+from fedjax_collapse.schema.user_code import one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,3 +42,15 @@ def print_result(make: Callable[[], str]) -> int:
         return print_error(error)
     print(text)
     return 0
+
+
+def names_option(names: Sequence[str], what: str, other: str = "") -> dict[str, Any]:
+    """Returns the options of ``add_argument`` for names with commas between them, which the program checks itself.
+
+    Args:
+        names: the known names, for completion.
+        what: the words before them in the help.
+        other: describes other values; empty if there are none.
+    """
+    listed = ", ".join(names) + (f", or {other}" if other else "")
+    return {"choices": OpenChoice(names, other), "metavar": "NAME,...", "help": f"{what} {listed}"}

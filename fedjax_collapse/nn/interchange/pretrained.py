@@ -34,9 +34,9 @@ from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.core.weight_files import check_finite, check_names, read_safetensors
 from fedjax_collapse.nn.adapters import is_of_adapter
+from fedjax_collapse.nn.interchange.vit_names import NAMINGS, Naming
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.networks.vit import ViT
-from fedjax_collapse.nn.pretrained.vit_names import NAMINGS, Naming
 from fedjax_collapse.schema.options import check_value, with_options
 
 INTERPOLATIONS = ("cubic", "cubic_antialias", "linear", "corners")

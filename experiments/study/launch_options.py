@@ -1,14 +1,15 @@
 """The launcher's options for ``--help`` and completion of all programs that have them; absl parses them."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from absl import flags
 
-from experiments.commands.parser import Parser
-from experiments.config import choices
-from experiments.config.config_files import CONFIGS, config_files
-from experiments.config.manual import keys
-from experiments.config.parsing import defined_flags
+from experiments.parser import Parser
+from experiments.study.config_files import CONFIGS, config_files
+from experiments.study.parsing import defined_flags
+from fedjax_collapse.config.keys import keys
+from fedjax_collapse.schema.options import OpenChoice, in_words
 
 _INTERNAL = "share"  # set by the launcher itself
 
@@ -25,21 +26,28 @@ def command_line(docstring: str | None, parents: Sequence[Parser] = (), only: Se
     parser = Parser(docstring, parents=parents, usage=usage)
     values = defined_flags()
     configs = [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in config_files()]
-    names = choices.OpenChoice(configs, "a file")
+    names = OpenChoice(configs, "a file")
     parser.add_argument("--config", choices=names, metavar="CONFIG", help="a file, or a config of the project")
     for name in values:
         if name != _INTERNAL and (name in only or not only):
             valid = values[name].parser.enum_values if isinstance(values[name], flags.EnumFlag) else None
             parser.add_argument(f"--{name}", choices=valid, help=_escaped(values[name].help))
-    for key in keys():
-        names = choices.quoted(key.allowed)
-        parser.add_argument(f"--config.{key.name}", choices=names, metavar="VALUE", help=_escaped(key.allowed))
+    for key in keys().values():
+        allowed = in_words(key.kind)
+        parser.add_argument(f"--config.{key.path}", choices=_names(key.kind), metavar="VALUE", help=_escaped(allowed))
     return parser
 
 
 def help_is_asked(arguments: Sequence[str]) -> bool:
     """Returns whether ``--help`` is among the arguments, which absl does not expect."""
     return not {"-h", "--help"}.isdisjoint(arguments)
+
+
+def _names(kind):
+    """Returns the names that the annotation of a key lists; None if it lists none."""
+    listed = [of.__metadata__[0] for of in (kind, *get_args(kind)) if hasattr(of, "__metadata__")]
+    names = ("True", "False") if kind is bool else next((names for names in listed if isinstance(names, tuple)), None)
+    return names and OpenChoice(filter(None, names), "")
 
 
 def _escaped(text):

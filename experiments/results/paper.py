@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from experiments.config.names import check_name
 from experiments.results.metrics import (
     ACCURACIES,
     ACCURACY,
@@ -16,6 +15,7 @@ from experiments.results.metrics import (
     metric_of,
 )
 from fedjax_collapse.core.records import MEASURED, UserError
+from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import check_value
 
 # COUNTED is for fedjax-collapse communication, not for reports

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.benchmarks.systems import pytorch_layers as layers
-from experiments.benchmarks.systems.pytorch_layers import Residual, conv, conv_norm, conv_relu, global_mean, scale
-from experiments.benchmarks.systems.weights import arrays_in_order as arrays_in_order
+from fedjax_collapse.nn.interchange import torch_layers as layers
+from fedjax_collapse.nn.interchange.torch_layers import Residual, conv, conv_norm, conv_relu, global_mean, scale
+from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order as arrays_in_order
 
 IMAGE_SHAPE = (32, 32, 3)
 

@@ -5,7 +5,9 @@ run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
 import functools
-from collections.abc import Mapping
+import json
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,15 +15,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.records import UserError, Variables
+from fedjax_collapse.config import build
+from fedjax_collapse.config.federations import federations, is_custom_source
+from fedjax_collapse.config.folder import CHECKPOINTS, CONFIG, seed_of, study_of
+from fedjax_collapse.config.keys import get_config
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import check_study, resolve_arm
+from fedjax_collapse.core.records import Damaged, UserError, Variables
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
 from fedjax_collapse.nn.adapters import merged
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.evaluation import evaluate
+from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.local_models import LocalModels
+from fedjax_collapse.run.runs import Run, description, initialize
 from fedjax_collapse.schema.annotations import as_array
+from fedjax_collapse.schema.names import check_name
+from fedjax_collapse.schema.options import check_value
+from fedjax_collapse.schema.source_code import file_of
+from fedjax_collapse.schema.user_code import explained
+from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
 if TYPE_CHECKING:
@@ -66,7 +82,7 @@ class LoadedRun(NamedTuple):
         """Returns the network in PyTorch, in evaluation mode.
 
         It maps images [batch, channels, height, width], normalised as ``(images - mean) / std``, to logits. Networks of
-        ``fedjax_collapse.nn`` with the usual classifier have such a twin, in ``experiments/benchmarks``. Adapters are
+        ``fedjax_collapse.nn`` with the usual classifier have such a twin; adapters are
         merged into the weights of their layers.
 
         Args:
@@ -75,8 +91,6 @@ class LoadedRun(NamedTuple):
         Raises:
             UserError: PyTorch is not installed, or the network has no twin.
         """
-        from fedjax_collapse import command
-
         if variables is not None:
             self.model.check_variables("to_torch: variables", variables)
         variables = self.variables if variables is None else variables
@@ -85,7 +99,8 @@ class LoadedRun(NamedTuple):
             options.pop(key, None)
         name = self.config["network"]["name"]
         try:
-            twins = command.import_program("benchmarks.pytorch_networks")
+            from fedjax_collapse.nn.interchange import torch_networks as twins
+
             network = twins.build(name, self.federation.num_classes, self.model.input_shape, **options)
             return twins.load(network, twins.arrays_in_order(self.model, merged(variables))).eval()
         except ImportError:
@@ -109,6 +124,82 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
         UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
             partition or code differ from those that the run was trained with.
     """
-    from fedjax_collapse import command  # not above: ``python -m fedjax_collapse.command`` runs it
+    check_value("load_run: folder", folder, Path | str)
+    folder = Path(folder).resolve()
+    study, setting = study_of(folder)
+    config, arm, seed = _read_config(study), folder.parent.name, seed_of(folder)
+    if seed is None:
+        raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
+    resolved = resolve_arm(config, arm, setting)
+    if not trust:
+        _check_library_only(folder, resolved)
+    check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
+    try:
+        federation = federations(resolved, config["seeds"])[seed]
+        model = build.model(resolved, federation)
+        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+        run = Run(federation, algorithm, jax.random.key(seed))
+        algorithm, template, _ = initialize(run, model, schedule)
+    except Exception as error:  # from the user's code
+        raise explained(f"{folder}: cannot be built again", error) from error
+    known = description(run, model, schedule)
+    check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
+    state = _newest_state(folder, template)
+    variables = server.evaluated(algorithm, model, state.server, state.clients)
+    local = LocalModels(folder, state.server.variables)
+    return LoadedRun(model, federation, algorithm, variables, state, resolved, local)
 
-    return command.import_program("results.load").load_run(folder, trust)
+
+def _read_config(study: Path) -> dict[str, Any]:
+    try:
+        read = dict(json.loads((study / CONFIG).read_text(encoding="utf-8")))
+        config = plain(get_config()) | plain(read)  # with defaults for keys that its version did not have
+        check_study(config)
+    except Exception as error:  # JSON with any other content
+        reason = str(error) if isinstance(error, UserError) else type(error).__name__
+        raise UserError(f"{study}: it holds no readable {CONFIG} ({reason}); expected the folder of a study") from error
+    return config
+
+
+def _check_library_only(folder, config):
+    """Raises UserError if the config names code outside of the library: ``module:name``, as a value or a key."""
+    names = dict.fromkeys(_imports({key: value for key, value in config.items() if key != "data"}))
+    if is_custom_source(source := str(config["data"].get("source"))):
+        names |= {source: None}
+    if names:
+        listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
+        raise UserError(f"{folder}: its config names code: {listed}; load_run(..., trust=True) imports and runs it")
+
+
+def _imports(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _imports(key)
+            yield from _imports(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _imports(item)
+    elif isinstance(value, str) and ":" in value:
+        yield value
+
+
+def _source(name):
+    path = file_of(name.partition(":")[0])
+    return "a module that is not found" if path is None else str(path)
+
+
+def _newest_state(folder, template):
+    """Returns the state of the last checkpoint that is not damaged."""
+    checkpoints, damages = Checkpoints(folder / CHECKPOINTS), []
+    for round in reversed(checkpoints.rounds):
+        try:
+            state, _ = checkpoints.load(round, template)
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage}; loaded is the state after round {round}", stacklevel=3)
+        return state
+    if damages:
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or run the study again")
+    raise UserError(f"{folder}: it has no checkpoint; run the study first")

@@ -1,4 +1,4 @@
-"""Resolves and checks a study: its cells, each with all its values, and its runs."""
+"""Resolves a study: its config, its folder, its cells, and the runs that a command selects."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -6,29 +6,14 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.config.cells import OF_STUDY, CellName, RunName, arms_of, cells_of, merged, names_in, settings_of
-from experiments.config.names import check_key, check_name
-from experiments.config.parsing import Options
-from experiments.config.plain_values import plain
-from experiments.config.validation import check_keys, check_study
-from experiments.folder import run_folder
+from experiments.results.paper import check_paper
+from experiments.study.parsing import Options
+from fedjax_collapse.config.cells import RunName, arms_of, cells_of, names_in, settings_of
+from fedjax_collapse.config.folder import run_folder
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import Cell, check_keys, check_study, resolve_arm
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.schema.options import check_value
-
-
-class Cell(NamedTuple):
-    """An arm in a setting, and the values that all its runs have in common."""
-
-    setting: str  # empty if the study has none
-    arm: str
-    values: Mapping[str, Any]  # of every key of the config, except for those that define the cells
-
-    @property
-    def name(self) -> str:
-        return str(CellName(self.setting, self.arm))
-
-    def __str__(self) -> str:
-        return _described(self.setting, self.arm)
+from fedjax_collapse.schema.names import check_name
 
 
 class RunSpec(NamedTuple):
@@ -76,6 +61,7 @@ def resolve(
     """
     config = plain(config)
     check_study(config)
+    check_paper(config, arms_of(config))
     arms = _chosen("arm", arms, tuple(arms_of(config)))
     seeds = _chosen("seed", seeds, config["seeds"])
     settings = _chosen("setting", settings, tuple(settings_of(config)))
@@ -106,42 +92,6 @@ def resolve_one(options: Options) -> tuple[dict[str, Any], int]:
     return resolve_arm(config, arm, setting), seed
 
 
-def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -> dict[str, Any]:
-    """Returns the values of one arm in a setting.
-
-    The arm's changes override those of the setting, which override the config; changes that the setting declares for
-    the arm, in its own ``arms``, override all of them.
-
-    Args:
-        config: the config as declared.
-        arm: None for the values that all arms of the setting have in common.
-        setting: empty without settings.
-
-    Raises:
-        UserError: the arm, the setting, or a key that it changes does not exist, or the key must be the same for all.
-    """
-    arms, settings = arms_of(config), settings_of(config)
-    check_name("setting", setting, settings)
-    of_setting, of_arms = _divided(f"settings.{setting}", settings[setting], config["arms"])
-    values = {key: value for key, value in config.items() if key not in OF_STUDY}
-    values = _changed(values, f"settings.{setting}", of_setting, ("seeds",))
-    if arm is not None:
-        check_name("arm", arm, arms)
-        fixed, declared = ("rounds", "seeds"), arms[arm].declared
-        values = _changed(values, f"arms.{arm}", arms[arm].changes, fixed)
-        values = _changed(values, f"settings.{setting}.arms.{declared}", of_arms.get(declared, {}), fixed)
-    try:
-        check_keys(values)
-    except UserError as error:
-        raise UserError(f"{_described(setting, arm)}: {error}") from error
-    return values
-
-
-def _described(setting, arm):
-    """Returns the name of the cell for a message."""
-    return ", ".join(f"{what} {name}" for what, name in (("setting", setting), ("arm", arm)) if name)
-
-
 def _one(what, given):
     if len(given) != 1:
         raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one")
@@ -155,24 +105,3 @@ def _chosen(what, selected, declared):
     for item in selected or ():
         check_name(what, str(item), map(str, declared))
     return tuple(item for item in declared if item in selected) if selected else declared
-
-
-def _divided(path, changes, declared):
-    """Returns the changes of a setting for all arms, and those for single arms."""
-    check_value(path, changes, dict)
-    of_arms = changes.get("arms", {})
-    check_value(f"{path}.arms", of_arms, dict)
-    for arm in of_arms:
-        check_name(f"arm in {path}.arms", arm, declared)
-    return {key: value for key, value in changes.items() if key != "arms"}, of_arms
-
-
-def _changed(values, path, changes, fixed):
-    """Returns the values with the changes, which must not include keys that are fixed for all."""
-    check_value(path, changes, dict)
-    for key in changes:
-        check_key(f"key in {path}", key, [*values, *OF_STUDY])
-        if key in (*fixed, *OF_STUDY):
-            what = path.split(".")[0]
-            raise UserError(f"{path}.{key}: all {what} of a study have the same {key}; set config.{key}")
-    return merged(values, changes)

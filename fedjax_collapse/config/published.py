@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.config.cells import merged
-from experiments.config.plain_values import plain
-from experiments.configs import base
+from fedjax_collapse.config.cells import merged
+from fedjax_collapse.config.keys import get_config as base_config
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 
 DIGITS = dict(source="digits")
@@ -57,7 +57,7 @@ class Paper(NamedTuple):
             smoke_network: A network for them instead of this paper's small one.
             **both: Further changes of both versions.
         """
-        defaults, both = plain(base.get_config()), {"arms": arms, **both}
+        defaults, both = plain(base_config()), {"arms": arms, **both}
         versions = {
             "full": _version(defaults | self.shared, self.full, both, full),
             "offline": _version(defaults | self.shared, self.offline, both, offline),
@@ -70,7 +70,7 @@ class Paper(NamedTuple):
             if arg not in versions:
                 expected = ", ".join(versions)
                 raise UserError(f"{Path(file).name}:{arg}: expected one of {expected} after the file name")
-            config = base.get_config()
+            config = base_config()
             changed = {key: value for key, value in versions[arg].items() if value != defaults.get(key)}
             for key, value in plain(changed).items():  # a copy: settings share no dict that an override would change
                 config[key] = value

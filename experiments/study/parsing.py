@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config.config_files import config_argument, load_config, with_config_found, without_config
-from experiments.config.errors import one_line
-from experiments.config.names import check_key, check_name
-from experiments.config.plain_values import plain
+from experiments.study.config_files import config_argument, load_config, with_config_found, without_config
+from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.names import check_key, check_name
+from fedjax_collapse.schema.user_code import one_line
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
 _OPTIONS = (

@@ -3,34 +3,32 @@
 ``launch.py --help`` prints it, and ``docs/configs.md`` is made from it: fedjax-collapse manual > docs/configs.md
 """
 
-import functools
 import inspect
-import operator
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
 
-from experiments.commands.parser import Parser
-from experiments.config import algorithms, build
-from experiments.config import choices as names
-from experiments.config.config_files import config_files, relative
-from experiments.config.docstrings import described
-from experiments.config.names import check_name, classes, functions
-from experiments.config.plain_values import plain
-from experiments.config.validation import kind_of_key
-from experiments.configs import base
-from fedjax_collapse import LocalTraining, Participation, engine, measurements
-from fedjax_collapse.data import OwnSplit, augment, partition, sources
+from experiments.parser import Parser
+from experiments.study.config_files import config_files, relative
+from fedjax_collapse import engine
+from fedjax_collapse.config import keys as config_keys
+from fedjax_collapse.config.build import SCHEDULES
+from fedjax_collapse.config.keys import keys
+from fedjax_collapse.data import OwnSplit, augment
+from fedjax_collapse.engine.samplers import SAMPLERS
 from fedjax_collapse.nn.adapters import LoRA
-from fedjax_collapse.optim import schedules
+from fedjax_collapse.nn.network import HEADS
+from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.privacy.guarantee import Privacy
+from fedjax_collapse.privacy.keys import ACCEPTED, COUNTED, HARMLESS
 from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.schema import discovery
-from fedjax_collapse.schema.options import hints, in_words
+from fedjax_collapse.schema.names import check_name
+from fedjax_collapse.schema.values import Option, options
 
 _GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
 _GIVEN |= {"coarse_labels", "view", "round", "rounds", "sampler", "clock"}
@@ -39,21 +37,30 @@ _GIVEN_OF = {
     "own_tests.name": _GIVEN | {"seed"},
     "training.optimizer.name": _GIVEN | {"learning_rate"},
 }
-_SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
 _OF_OPTAX = (
     "`optax.{0}`, which its documentation describes; `launch.py --help={0}` prints its options and their defaults."
 )
+_CHOICES = {  # kind: the config's key, and what it chooses, by name
+    "data sources": ("data.source", config_keys.SOURCES),
+    "partitions": ("partition.name", config_keys.PARTITIONS),
+    "own tests": ("own_tests.name", {"split": OwnSplit}),
+    "fine-tuning": ("finetuning", {"finetuning": Finetuning}),
+    "networks": ("network.name", config_keys.NETWORKS),
+    "heads": ("network.head", HEADS),
+    "adapters": ("network.adapters", {"adapters": LoRA}),
+    "methods": ("methods", config_keys.METHODS),
+    "measurements": ("measurements", config_keys.MEASUREMENTS),
+    "server optimizers": ("server.optimizer.name", config_keys.SERVER_OPTIMIZERS),
+    "settings of local training": ("training", {"training": LocalTraining}),
+    "optimizers of local training": ("training.optimizer.name", config_keys.OPTIMIZERS),
+    "learning-rate schedules": ("training.schedule.name", SCHEDULES),
+    "cohorts": ("cohort", {"cohort": engine.Participation}),
+    "privacy": ("privacy", {"privacy": Privacy}),
+    "samplers": ("cohort.sampler.name", SAMPLERS),
+    "virtual time": ("cohort.clock", {"clock": engine.Clock}),
+}
 _WIDTH = 100
 _PAGE_WIDTH = 120
-
-
-class Option(NamedTuple):
-    """A key, or an argument of what a key chooses."""
-
-    name: str
-    default: str  # as written in Python; empty if it is required
-    allowed: str  # in words; empty if not restricted
-    meaning: str  # from ``configs/base.py``, or the docstring; empty if it has none
 
 
 class Choice(NamedTuple):
@@ -68,66 +75,17 @@ class Choice(NamedTuple):
 
 def choices() -> dict[str, list[Choice]]:
     """Returns everything with a name, by kind."""
-    found = {
-        "data sources": ("data.source", functions(sources)),
-        "partitions": ("partition.name", functions(partition)),
-        "own tests": ("own_tests.name", {"split": OwnSplit}),
-        "fine-tuning": ("finetuning", {"finetuning": Finetuning}),
-        "networks": ("network.name", classes("network")),
-        "heads": ("network.head", classes("head")),
-        "adapters": ("network.adapters", {"adapters": LoRA}),
-        "methods": ("methods", classes("method")),
-        "measurements": ("measurements", functions(measurements)),
-        "server optimizers": ("server.optimizer.name", algorithms.SERVER_OPTIMIZERS),
-        "settings of local training": ("training", {"training": LocalTraining}),
-        "optimizers of local training": ("training.optimizer.name", algorithms.OPTIMIZERS),
-        "learning-rate schedules": ("training.schedule.name", functions(schedules)),
-        "cohorts": ("cohort", {"cohort": Participation}),
-        "privacy": ("privacy", {"privacy": Privacy}),
-        "samplers": ("cohort.sampler.name", build.SAMPLERS),
-        "virtual time": ("cohort.clock", {"clock": engine.Clock}),
+    return {
+        kind: [_choice(section, name, made) for name, made in sorted(by_name.items())]
+        for kind, (section, by_name) in _CHOICES.items()
     }
-    return {what: [_choice(section, *named) for named in sorted(by_name.items())] for what, (section, by_name) in
-            found.items()}  # fmt: skip
 
 
 def _choice(section, name, made):
     is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
     summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
-    options = list(_options_of(made, _GIVEN_OF.get(section, _GIVEN)))
-    return Choice(section, name, " ".join(summary.split()), options, made.__module__.partition(".")[0])
-
-
-def _options_of(made: Callable, given: set[str]) -> Iterator[Option]:
-    """Yields the arguments of a function or class that a config may set: all but the given ones."""
-    annotations, meanings = hints(made), described(made)
-    for name, parameter in inspect.signature(made).parameters.items():
-        if name not in given:
-            default = "" if parameter.default is parameter.empty else _shown(parameter.default)
-            allowed = names.in_words(names.of_options().get(name), in_words(annotations[name]))
-            yield Option(name, default, allowed, meanings.get(name, ""))
-
-
-def keys() -> Iterator[Option]:
-    """Yields every key of ``configs/base.py``, dotted."""
-    values = plain(base.get_config())
-    for name, key in base.KEYS.items():
-        *sections, last = name.split(".")
-        value = functools.reduce(operator.getitem, sections, values)[last]
-        path = "".join(f"{section}." for section in sections)
-        allowed = names.in_words(names.of_keys().get(name), in_words(_kind(path, last, value)))
-        yield Option(name, _shown(value), allowed, key.meaning)
-
-
-def _kind(path, key, value):
-    of_section = hints(_SECTIONS[path]) if path in _SECTIONS else {}
-    return of_section.get(key) or kind_of_key(f"{path}{key}", value)
-
-
-def _shown(value):
-    if callable(value):
-        return getattr(value, "__name__", type(value).__name__)
-    return f"{value:g}" if isinstance(value, float) else repr(value)
+    found = options(made, _GIVEN_OF.get(section, _GIVEN))
+    return Choice(section, name, " ".join(summary.split()), found, made.__module__.partition(".")[0])
 
 
 def on_screen(topic: str, values: flags.FlagValues) -> str:
@@ -144,7 +102,7 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values]
     lines = [
         _filled(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55) + f"\n{_indented(key.meaning)}"
-        for key in keys()
+        for key in _keys()
     ]
     listed = [
         textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
@@ -195,7 +153,7 @@ def as_markdown() -> str:
         "What chooses something by its name takes the options of that as further keys next to the name. In brackets\n"
         "are the values that a key may have, and its default.",
         "## Keys",
-        "\n".join(_item(key, headings.get(key.name, "")) for key in keys()),
+        "\n".join(_item(key, headings.get(key.name, "")) for key in _keys()),
         "### Augmentations",
         "Values of `training.augmentation`, and what they do to an image in raw pixel units:",
         "\n".join(f"* `{name}`: {augment.in_words(preset)}" for name, preset in augment.PRESETS.items()),
@@ -217,14 +175,17 @@ def as_markdown() -> str:
 
 def privacy_of_keys() -> str:
     """Returns the lists of ``docs/privacy.md``: what each key means for a run with privacy."""
-
-    def listed(kind):
-        return {path: key.accepted for path, key in base.KEYS.items() if key.privacy == kind}
-
-    rejected = [f"| `{path}` | {accepted or 'its default'} |" for path, accepted in listed("rejected").items()]
-    others = [f"{kind}: {', '.join(f'`{path}`' for path in listed(kind))}." for kind in ("counted", "harmless")]
+    rejected = [f"| `{path}` | {accepted} |" for path, accepted in ACCEPTED.items()]
+    others = [
+        f"{kind}: {', '.join(f'`{path}`' for path in paths)}."
+        for kind, paths in (("counted", COUNTED), ("harmless", HARMLESS))
+    ]
     filled = [textwrap.fill(text, _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False) for text in others]
     return "\n".join(["| rejected | but accepted |", "|---|---|", *rejected, "", "\n\n".join(filled)])
+
+
+def _keys():
+    return [key.option() for key in keys().values()]
 
 
 def _item(option, heading=""):

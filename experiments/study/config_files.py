@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.config.errors import explain, is_interrupt
 from experiments.configs import base
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.schema.user_code import explain, is_interrupt
 
 CONFIGS = Path(base.__file__).resolve().parent
 _MODULE = "config_config"  # the name of a config file as a module, whatever that of the file

@@ -1,0 +1,291 @@
+"""The keys of a config: which record of the library holds which key, and the values from which a config starts.
+
+A field of one of these records is a key, with the field's default, annotation and description, without being named
+anywhere else. Dicts with a ``name`` choose something by its name; their other keys are its options.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, get_args
+
+import optax
+from flax.linen import Module
+from ml_collections import ConfigDict, config_dict
+
+from fedjax_collapse import engine, measurements, methods
+from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.engine.samplers import SAMPLERS
+from fedjax_collapse.methods.base import Method
+from fedjax_collapse.nn import networks
+from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.optim import aggregation
+from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.run.runs import Schedule
+from fedjax_collapse.run.simulation import simulate
+from fedjax_collapse.schema import discovery
+from fedjax_collapse.schema.names import functions
+from fedjax_collapse.schema.options import Count, Decay, Natural, OpenChoice, Seed, hints, in_words
+from fedjax_collapse.schema.values import Option, described, is_record, written
+from fedjax_collapse.training.algorithm import FedAvg
+
+OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
+SERVER_OPTIMIZERS = {  # the damped ones are from released code
+    **{name: OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
+    **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
+}
+SOURCES, PARTITIONS, MEASUREMENTS = functions(sources), functions(partition), functions(measurements)
+NETWORKS, METHODS = discovery.classes(networks, Module), discovery.classes(methods, Method)
+_NO_ENTRIES: dict[str, Any] = {}
+HEAD_INITS = {"random": None, "orthogonal": orthogonal_head}
+
+
+class Cells(NamedTuple):
+    """The cells of a study, and what they are compared with.
+
+    Args:
+        seeds: a run for each setting, arm and seed.
+        arms: name -> the values in which this arm differs from the rest of the config.
+        settings: name -> likewise, for all arms (data, partition, rounds, ...); the values of an arm override them, and
+            what a setting has below arms for an arm of that name overrides both.
+        means: name -> settings, as a tuple: tables also have the mean over these settings, under that name.
+        sweep: key -> values: each arm that has the key, such as "training.learning_rate", is run with each.
+        paper: the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number},
+            spreads likewise, columns={name: (setting, measured/MEASUREMENT/NUMBER)} as further names of values,
+            comparable=True, or False and why; metric: accuracy, best_accuracy, last10_accuracy or validated_accuracy in
+            percent, or in their own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with
+            target=ARM).
+    """
+
+    seeds: tuple = (0,)
+    arms: dict = _NO_ENTRIES
+    settings: dict = _NO_ENTRIES
+    means: dict = _NO_ENTRIES
+    sweep: dict = _NO_ENTRIES
+    paper: dict = _NO_ENTRIES
+
+
+class Clients(NamedTuple):
+    """Who trains what.
+
+    Args:
+        clients: number of clients.
+        methods: name -> options, in which name="my_module:MyClass" may be the class; uploads pass through them in this
+            order; none is federated averaging.
+        head: initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head").
+    """
+
+    clients: Count = 10
+    methods: dict = _NO_ENTRIES
+    head: Annotated[str, OpenChoice(HEAD_INITS, "")] = "random"
+
+
+class Data(NamedTuple):
+    """The data of all settings.
+
+    Args:
+        source: the data set, after a colon with its first argument; further keys are its options.
+        folder: the folder with the data of all settings: of data sets by name, such as cifar10, and that relative paths
+            are below; by default the current folder, for data sets by name also data and ~/data.
+        validation_fraction: the fraction of the training examples of each class, of any source, that no client gets:
+            the server's model is evaluated on them, and tables have the test accuracy of the round that is best there;
+            the same examples for all arms and seeds.
+    """
+
+    source: Annotated[str, OpenChoice(SOURCES)] = "digits"
+    folder: str = ""
+    validation_fraction: Decay = 0.0
+
+
+class Partition(NamedTuple):
+    """The partition.
+
+    Args:
+        name: how examples are divided among clients; further keys are its options.
+        seed: seed of the partition; None is the seed of the run, so that every seed of a study has another partition.
+    """
+
+    name: Annotated[str, OpenChoice(PARTITIONS)] = "dirichlet"
+    seed: Seed | None = None
+
+
+class OwnTests(NamedTuple):
+    """Clients' own test rows.
+
+    Args:
+        name: each client's own test rows: shares, a part of the common test set with its shares of classes, for models
+            with private parts; split, a part of its own examples, of training and test data together, for all models;
+            or given, by the source, as pfllib does.
+    """
+
+    name: str = "shares"
+
+
+class Network(NamedTuple):
+    """The network.
+
+    Args:
+        name: the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex,
+            two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions.
+        weights: file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes
+            (npz), or any network's from save_weights; a classifier of other classes stays random.
+        adapters: low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers,
+            rank_stabilized, dropout, one_scale, init.
+    """
+
+    name: Annotated[str, OpenChoice(NETWORKS)] = "small_cnn"
+    weights: str = ""
+    adapters: LoRA | None = None
+
+
+class Server(NamedTuple):
+    """The server's step.
+
+    Args:
+        optimizer: optimizer of the server; further keys are its options; none takes the mean.
+        batch_norm: BatchNorm is averaged like the rest of the network, local to each client (FedBN), or recalibrate:
+            running statistics are measured on the new model after every round.
+    """
+
+    optimizer: Annotated[str, OpenChoice(["none", *SERVER_OPTIMIZERS])] = "none"
+    batch_norm: Annotated[str, ("average", "local", "recalibrate")] = "average"
+
+
+class Engine(NamedTuple):
+    """How clients and runs are laid out on devices.
+
+    Args:
+        layout: how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs.
+        clients_at_once: clients trained in parallel on each device; 0 chooses.
+        devices: number of devices; 0 is all.
+        runs: whether runs that differ only in numbers are trained together or separate; auto takes the faster.
+        storage: where examples and client states are stored; auto: on the device if they fit, on disk with
+            data.source=store:<folder>.
+    """
+
+    layout: Annotated[str, ("auto", "timed", "chunked", "vectorized", "sharded", "loop")] = "auto"
+    clients_at_once: Natural = 0
+    devices: Natural = 0
+    runs: Annotated[str, ("auto", "together", "separate")] = "auto"
+    storage: Annotated[str, engine.STORAGES] = "auto"
+
+
+# Every key in the order of a config: fields of records, "..." for all further fields of one, and sections by name.
+SECTION = dict
+_PARTS = {
+    "": (
+        (Schedule, "rounds"), (Cells, "..."), (Clients, "clients"), (Schedule, "participation"),
+        (SECTION, "cohort data partition own_tests"), (Schedule, "finetuning"), (SECTION, "network training"),
+        (Clients, "methods"), (SECTION, "server"), (Schedule, "privacy"), (FedAvg, "..."), (Clients, "..."),
+        (Schedule, "..."), (SECTION, "engine"),
+    ),
+    "cohort": ((engine.Participation, "..."),),
+    "data": ((Data, "..."),),
+    "partition": ((Partition, "name"), (partition.dirichlet, "alpha"), (Partition, "...")),
+    "own_tests": ((OwnTests, "..."),),
+    "network": ((Network, "..."),),
+    "training": ((LocalTraining, "..."),),
+    "server": ((Server, "optimizer"), (FedAvg, "optimized weighting"), (Server, "...")),
+    "engine": ((Engine, "..."),),
+}  # fmt: skip
+_ADDED = {  # fields that are no keys of a config until it sets them
+    engine.Participation: "fraction clock",
+    LocalTraining: "steps phases optimizer task_loss clip_norm drop_last schedule freeze logged_epochs momentum_reset",
+    FedAvg: "training methods server_optimizer",
+}
+_DEFAULTS = {  # of a config, where the record has another one, or none
+    "rounds": 30,
+    **dict.fromkeys(("cohort.dropout", "cohort.stragglers", "cohort.upload_loss"), 0.0),
+    "partition.alpha": 0.1,
+    "training.epochs": 5,
+    "training.momentum": 0.9,
+    "training.weight_decay": 1e-5,
+    "training.augmentation": "none",
+    "measurements": {},
+}
+_KINDS = {  # of values in a config, where the record has what they choose
+    "participation": hints(engine.Participation)["fraction"],
+    "watch": Annotated[str, OpenChoice(("one", "all"), "(int, ...)")],
+    "measurements": dict,
+    "training.augmentation": Annotated[str, OpenChoice(augment.PRESETS)],
+}
+_NAMED = {  # fields that are chosen by name, with the names; the key is that of the name
+    "cohort.sampler": ("uniform", OpenChoice(SAMPLERS)),
+    "server.optimizer": ("none", OpenChoice(["none", *SERVER_OPTIMIZERS])),
+}
+
+
+class Key(NamedTuple):
+    """A key of a config."""
+
+    path: str  # with dots
+    default: Any
+    kind: Any  # the annotation of its values
+    meaning: str
+
+    def option(self) -> Option:
+        """Returns the key as ``--help`` and the reference show it."""
+        return Option(self.path, written(self.default), in_words(self.kind), self.meaning)
+
+
+@functools.cache
+def keys() -> dict[str, Key]:
+    """Returns every key by its path, in the order of a config."""
+    return {key.path: key for key in _of_section("")}
+
+
+def _of_section(section: str) -> Iterator[Key]:
+    for record, names in _PARTS[section]:
+        for name in names.split():
+            if record is SECTION:
+                yield from _of_section(name)
+                continue
+            for field in _further(record) if name == "..." else [name]:
+                yield _key(f"{section}.{field}".lstrip("."), record, field)
+
+
+def _further(record):
+    """Returns the fields of a record that are keys, without those that are named in ``_PARTS``."""
+    named = {name for parts in _PARTS.values() for of, names in parts if of is record for name in names.split()}
+    return [field for field in hints(record) if field not in named | set(_ADDED.get(record, "").split())]
+
+
+def _key(path, record, field):
+    meaning = described(simulate if record is Schedule else record).get(field, "")
+    if path in _NAMED:
+        default, names = _NAMED[path]
+        return Key(f"{path}.name", default, Annotated[str, names], meaning)
+    kind = _KINDS.get(path, hints(record)[field])
+    default = _DEFAULTS[path] if path in _DEFAULTS else inspect.signature(record).parameters[field].default
+    if default is None and any(map(is_record, get_args(kind))):
+        default, kind = {}, dict  # its options
+    return Key(path, default, kind, meaning)
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """Returns a config with the default of every key."""
+    del arg
+    values: dict[str, Any] = {}
+    for key in keys().values():
+        *sections, name = key.path.split(".")
+        section = functools.reduce(lambda of, part: of.setdefault(part, {}), sections, values)
+        section[name] = config_dict.placeholder(_type(key.kind)) if key.default is None else key.default
+    return StudyConfig(copy.deepcopy(values))
+
+
+def _type(kind):
+    """Returns the first type of an annotation: int of ``Annotated[int, ...] | None``."""
+    return _type(get_args(kind)[0]) if get_args(kind) else kind
+
+
+class StudyConfig(ConfigDict):
+    """A config in which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
+
+    def __init__(self, values: Any = None, type_safe: bool = True, convert_dict: bool = True) -> None:
+        super().__init__(values, type_safe, convert_dict, allow_dotted_keys=True)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        is_dict = isinstance(value, dict)
+        super().__setitem__(key, ConfigDict(value, allow_dotted_keys=True) if is_dict else value)
