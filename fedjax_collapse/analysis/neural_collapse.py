@@ -65,9 +65,7 @@ def self_duality(
 
 
 def nearest_mean_disagreement(
-    features: Float[np.ndarray, "examples features"],
-    logits: Float[np.ndarray, "examples classes"],
-    moments: Moments,
+    features: Float[np.ndarray, "examples features"], logits: Float[np.ndarray, "examples classes"], moments: Moments
 ) -> float:
     """NC4: the fraction of examples whose predicted class is not the class with the nearest (Euclidean) mean."""
     if not len(features) or not (np.isfinite(features).all() and np.isfinite(logits).all()):

@@ -18,7 +18,6 @@ import numpy as np
 from fedjax_collapse.config import build
 from fedjax_collapse.config.federations import federations, is_custom_source
 from fedjax_collapse.config.folder import CHECKPOINTS, CONFIG, seed_of, study_of
-from fedjax_collapse.config.keys import get_config
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_study, resolve_arm
 from fedjax_collapse.core.records import Damaged, UserError, Variables
@@ -153,7 +152,7 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
 def _read_config(study: Path) -> dict[str, Any]:
     try:
         read = dict(json.loads((study / CONFIG).read_text(encoding="utf-8")))
-        config = plain(get_config()) | plain(read)  # with defaults for keys that its version did not have
+        config = plain(read)
         check_study(config)
     except Exception as error:  # JSON with any other content
         reason = str(error) if isinstance(error, UserError) else type(error).__name__

@@ -114,17 +114,13 @@ def _single(name, variables, named_layers):
         case "lora_a" | "lora_b" | "lora_scale":
             return _called(name, variables)
         case "adapted":
-            adapters = _called("lora_a", variables)
-            return _below([(*layer, "kernel") for layer in _layers(adapters.params)], name, variables)
+            adapters = jax.tree.leaves_with_path(_called("lora_a", variables).params)
+            kernels = [(*(e.key for e in path[:-1]), "kernel") for path, is_part in adapters if is_part]
+            return _below(kernels, name, variables)
         case "base":
             trained = union(*(_single(part, variables, named_layers) for part in ("adapters", "head")))
             return Variables(invert(trained.params), jax.tree.map(lambda _: False, variables.batch_stats))
     return _below([tuple(name.split("/"))], name, variables)
-
-
-def _layers(mask):
-    """Returns the paths of the layers that have a param in the part."""
-    return [tuple(e.key for e in path[:-1]) for path, is_part in jax.tree.leaves_with_path(mask) if is_part]
 
 
 def _called(name, variables):

@@ -185,14 +185,10 @@ class StoreWriter:
         if labels.ndim == 1 and labels.dtype.kind in "iu":
             arrays[_LABELS] = labels = labels.astype(np.int32)
         classes = len(self._facts["class_names"])
-        if (
-            classes
-            and labels.ndim == 1
-            and not (labels.dtype == np.int32 and 0 <= labels.min() <= labels.max() < classes)
-        ):
-            raise UserError(f"{what}: labels {labels.min()} to {labels.max()}, expected integers below {classes}")
         if labels.ndim > 1:
             check_named(self._facts["class_names"], what, labels, of_tokens=self._facts["task"] in OF_TOKENS)
+        elif classes and not (labels.dtype == np.int32 and 0 <= labels.min() <= labels.max() < classes):
+            raise UserError(f"{what}: labels {labels.min()} to {labels.max()}, expected integers below {classes}")
         for file, array in arrays.items():
             found = array.dtype, array.shape[1:]
             expected = self._shapes.setdefault(file, found)

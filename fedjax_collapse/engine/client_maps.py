@@ -128,7 +128,6 @@ class ClientMap:
 
     def _sharding(self, sharded: bool) -> Sharding | None:
         """Returns the sharding; None for JAX's default placement."""
-        del sharded
         return SingleDeviceSharding(self.on[0]) if self.on else None
 
     def keep_sharded(self, clients: PyTree) -> PyTree:

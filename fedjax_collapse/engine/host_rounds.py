@@ -82,8 +82,9 @@ def run_rounds(
             if algorithm.having("dispatch"):
                 arrived = np.zeros(len(host.sizes), bool)
                 arrived[ids[np.asarray(is_counted)]] = True
-                made = _dispatch(algorithm, new, states, arrived, state.round, state.key)
-                _store_dispatched(states, made)
+                made = to_host(_dispatch(algorithm, new, states, arrived, state.round, state.key))
+                for stored, leaf in zip(*map(jax.tree.leaves, (states, made)), strict=True):
+                    stored[...] = leaf
             state = state._replace(server=new, round=state.round + 1)
         if algorithm.measuring(by_all=True):
             last = state.round - 1
@@ -347,12 +348,6 @@ _start_with = jax.jit(cohorts.start_with, static_argnums=0)
 _end_with = jax.jit(cohorts.end_with)
 
 
-def _store_dispatched(states, new):
-    """Changes the stored states in place."""
-    for stored, made in zip(*map(jax.tree.leaves, (states, to_host(new))), strict=True):
-        stored[...] = made
-
-
 def _compiled_or_not(client_map: ClientMap):
     return contextlib.nullcontext() if client_map.is_compiled else jax.disable_jit()
 
@@ -388,11 +383,7 @@ def _store(states, round, num_clients, ids, new):
 
 
 def _record(
-    num_clients: int,
-    ids: np.ndarray,
-    result: CohortResult,
-    left_out: np.ndarray | None,
-    listed: np.ndarray | None,
+    num_clients: int, ids: np.ndarray, result: CohortResult, left_out: np.ndarray | None, listed: np.ndarray | None
 ) -> RoundRecord:
     """Returns the round's record.
 

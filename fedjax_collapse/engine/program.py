@@ -167,20 +167,16 @@ class Program:
         return dataclasses.replace(self._spec, layout=layout)
 
     def _round_bytes(self, layout):
-        if self.order is not None and layout != self._spec.layout:
-            self._redistribute(layout)
+        if self.order is not None and layout != self._spec.layout:  # clients have another home in it
+            (state,), self._state, client_map = self.states(), None, layout.client_map
+            order = client_map.replicate(home_order(self._with(layout), self._assignment))
+            self._state = rounds.distribute(client_map, state, order)
+            self._assignment = self._assignment._replace(order=order)
         arguments = self._arguments(layout.max_rounds)
         return memory.program_bytes(functools.partial(rounds.compile_rounds, self._with(layout), *arguments))
 
     def _arguments(self, num_rounds):
         return self._algorithm, self._state, self._assignment, self._examples, num_rounds
-
-    def _redistribute(self, layout):
-        """Moves the client states to their home in the layout."""
-        (state,), self._state, client_map = self.states(), None, layout.client_map
-        order = client_map.replicate(home_order(self._with(layout), self._assignment))
-        self._state = rounds.distribute(client_map, state, order)
-        self._assignment = self._assignment._replace(order=order)
 
     @property
     def _description(self):

@@ -101,13 +101,10 @@ def distribute(client_map: ClientMap, state: State, order: jax.Array | None = No
 def without_padding(state: State, num_clients: int, order: jax.Array | None = None) -> State:
     """Returns the state with its clients by identity, without padding and on the host, from any placement."""
     clients = by_identity(to_host(state.clients), num_clients, order)
-    return _own(state._replace(clients=()))._replace(clients=clients)
-
-
-def _own(state):
-    """Moves the state to a device of this process if it is shared with others."""
-    is_common = not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
-    return on_one_device(state) if is_common else state
+    rest = state._replace(clients=())
+    if not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(rest) if isinstance(leaf, jax.Array)):
+        rest = on_one_device(rest)
+    return rest._replace(clients=clients)
 
 
 def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:

@@ -22,9 +22,8 @@ from fedjax_collapse.training.local import LocalResult
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
-Attempt = Callable[
-    [Any], tuple[Any, Any, PyTree]
-]  # clients to leave out -> identities, 1 for each that diverges, the rest
+# clients to leave out -> identities, 1 for each that diverges, the rest
+Attempt = Callable[[Any], tuple[Any, Any, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,7 @@ def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"])
 
 
 def structured_decov(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    num_groups: int = 16,
-    eta: Scalar = 0.0,
+    features: Float[Array, "batch features"], mask: Bool[Array, " batch"], num_groups: int = 16, eta: Scalar = 0.0
 ) -> Float[Array, ""]:
     """Structured DeCov: DeCov without the pairs of features that belong to the same group.
 
@@ -52,10 +49,7 @@ def structured_decov(
 
 
 def vicreg_variance(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    gamma: Scalar = 1.0,
-    eps: Scalar = 1e-4,
+    features: Float[Array, "batch features"], mask: Bool[Array, " batch"], gamma: Scalar = 1.0, eps: Scalar = 1e-4
 ) -> Float[Array, ""]:
     """VICReg's variance term: the shortfall of each feature's standard deviation from ``gamma``, mean over features.
 

@@ -114,10 +114,7 @@ def sphere(view: MeasurementView) -> Numbers:
     def on_sphere(model):
         units = geometry.on_sphere(model.features)
         moments = class_moments(units, model.labels, model.logits.shape[-1], np.any(units != 0, axis=1))
-        return {
-            "uniformity": geometry.uniformity(model.features),
-            "class_alignment": geometry.class_alignment(moments),
-        }
+        return {"uniformity": geometry.uniformity(model.features), "class_alignment": geometry.class_alignment(moments)}
 
     return _of_models(view, on_sphere)
 

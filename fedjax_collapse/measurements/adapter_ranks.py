@@ -35,9 +35,7 @@ def adapters(view: MeasurementView) -> dict[str, float | np.ndarray]:
         raise UserError("measurement adapters: the network has no adapters; set network.adapters, or leave it out")
     clients = [_factors(model.variables) for model in view.local.values()]
     sizes = np.asarray(view.federation.ownership.sizes)[list(view.local)].astype(float)
-    means = (
-        {layer: weighted_sum([of[layer] for of in clients], sizes / sizes.sum()) for layer in kept} if clients else {}
-    )
+    means = {layer: weighted_sum([of[layer] for of in clients], sizes / sizes.sum()) for layer in kept if clients}
     gaps = [weighted_sum([means[layer], kept[layer]], (1.0, -1.0)) for layer in means]
     numbers, arrays = {}, {}
     for prefix, products in (("", kept), ("mean_", means)):

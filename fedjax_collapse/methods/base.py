@@ -288,12 +288,10 @@ class Method:
         A leaf at the path of a param that no client ever changes, as of the base of a network with adapters, is not
         stored for each client if it is this param or a constant; a round must not change it, which is checked.
         """
-        del variables, shapes
         return ()
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         """Returns the initial state of the server, which is sent to every client. ``shapes``: as in ``init_memory``."""
-        del variables, shapes
         return ()
 
     def init_memory_among(self, variables: Variables, shapes: Outputs, num_clients: int) -> PyTree:
@@ -313,7 +311,6 @@ class Method:
 
         They are constant within a round, so each is run once over the client's examples, not once per epoch.
         """
-        del server, shared, memory
         return {}
 
     def held_out(self, size: jax.Array) -> jax.Array:
@@ -384,7 +381,6 @@ class Method:
 
     def entries(self, sent: int, size: int) -> int:
         """Returns how many of an array's ``size`` entries are sent after ``upload``, if ``sent`` were before it."""
-        del size
         return sent
 
     def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
@@ -412,7 +408,6 @@ class Method:
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         """Returns the server's new state from the sum of the cohort's reports."""
-        del report
         return shared
 
     def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:

@@ -165,8 +165,7 @@ def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTre
     """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
     leaves = masks.by_path(params)
     return _with_leaves(
-        params,
-        {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()},
+        params, {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()}
     )
 
 

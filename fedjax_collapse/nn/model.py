@@ -192,13 +192,11 @@ def _mask(model, name):
 # ``dtype`` is JAX's current default for floats, which ``jax.enable_x64`` changes; it is part of the caches' keys.
 @functools.lru_cache(maxsize=256)
 def _variable_shapes(model, dtype):
-    del dtype
     return _trace(model, model.init, jax.random.key(0))
 
 
 @functools.lru_cache(maxsize=256)
 def _initial_shapes(model, dtype):
-    del dtype
     return model.output_shapes(model.variable_shapes(), levels=True)
 
 

@@ -23,13 +23,11 @@ def glorot_uniform(fan_in: int, fan_out: int) -> jax.nn.initializers.Initializer
 
 def he_normal(fan_in: int, fan_out: int) -> jax.nn.initializers.Initializer:
     """Keras' ``he_normal``: normal, truncated at two standard deviations, with variance 2 / fan_in."""
-    del fan_in, fan_out
     return nn.initializers.he_normal()
 
 
 def no_bias(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
     """Keras' default initialiser of biases: 0."""
-    del fan_in, fan_out
     return nn.initializers.zeros
 
 
@@ -181,5 +179,4 @@ class TokenNetwork(Network, kw_only=True):
 
 
 def _forget_bias(key, shape):
-    del key
     return jnp.zeros(shape).at[shape[0] // 4 : shape[0] // 2].set(1)

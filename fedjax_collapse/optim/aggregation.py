@@ -109,7 +109,6 @@ def _adaptive(learning_rate, momentum, tau, accumulate):
         return zeros, zeros
 
     def update(gradient, state, params=None):
-        del params
         first = jax.tree.map(lambda v, g: momentum * v + (1 - momentum) * g, state[0], gradient)
         second = jax.tree.map(lambda s, g: accumulate(s, g**2), state[1], gradient)
         updates = jax.tree.map(lambda v, s: -learning_rate * v / (tau + jnp.sqrt(s)), first, second)

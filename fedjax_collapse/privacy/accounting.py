@@ -128,9 +128,8 @@ def check(mechanism: Mechanism, delta: float, accountant: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon(mechanism, noise_multiplier, delta, accountant):
-    return (
-        _accountant(mechanism, accountant)().compose(_event(mechanism, accountant, noise_multiplier)).get_epsilon(delta)
-    )
+    event = _event(mechanism, accountant, noise_multiplier)
+    return _accountant(mechanism, accountant)().compose(event).get_epsilon(delta)
 
 
 @functools.lru_cache(maxsize=256)

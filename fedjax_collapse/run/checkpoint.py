@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
@@ -131,10 +130,8 @@ class Checkpoints:
         for old in self._found()[:-_NUM_STORED]:
             self._remove(old)
 
-    def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any] | None]:
+    def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any]]:
         """Returns the state of a round, with the structure and the placement of ``template``, and its notes.
-
-        The notes are None for a checkpoint of an earlier version, which has neither hashes nor notes.
 
         Raises:
             Damaged: the checkpoint differs from what was written.
@@ -143,16 +140,9 @@ class Checkpoints:
         self.wait()
         path = self._folder / str(round)
         notes = _check_seal(path)
-        try:
-            with _ORBAX:
-                self._check_structure(path, template)
-                return ocp.load(path, template), notes
-        except UserError:
-            raise
-        except Exception as error:  # Orbax raises many kinds of exceptions for a damaged file
-            if notes is not None:
-                raise
-            raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
+        with _ORBAX:
+            self._check_structure(path, template)
+            return ocp.load(path, template), notes
 
     def _check_structure(self, path, template):
         stored, expected = _describe(ocp.metadata(path).metadata), _describe(template)
@@ -183,11 +173,8 @@ class Checkpoints:
 
 
 def _check_seal(path):
-    """Returns the notes of a checkpoint whose files match their hashes; None if it has no hashes."""
+    """Returns the notes of a checkpoint whose files match their hashes."""
     seal = path / _SEAL
-    if not seal.exists():
-        warnings.warn(f"{seal}: is missing, so the checkpoint is not verified", stacklevel=2)
-        return None
     try:
         content = json.loads(files.read(seal))
         hashes, notes = dict(content["files"]), dict(content["notes"])

@@ -39,11 +39,7 @@ def name_in(folder: Path) -> str | None:
 
 
 def check_same(
-    folder: Path,
-    description: Mapping[str, Any],
-    is_whole: bool = True,
-    hint: str = "",
-    besides: tuple[str, ...] = (),
+    folder: Path, description: Mapping[str, Any], is_whole: bool = True, hint: str = "", besides: tuple[str, ...] = ()
 ) -> None:
     """Checks that the folder's run has this description.
 

@@ -205,8 +205,7 @@ class History:
         history.client_states = (written or {}).get(_STATES, "")
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
-            unknown = found if name.endswith(".npz") else []  # to an earlier version
-            if written.get(name, unknown) != found and name != _TIMING:
+            if written.get(name) != found and name != _TIMING:
                 raise Damaged(f"{folder / name}: differs from what was written up to round {round}")
         history._keep_timing(written)
         return history

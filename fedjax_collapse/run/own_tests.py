@@ -144,7 +144,8 @@ def by_stage(
     scores = {stage: found[stage] for stage in stages}
     if is_split and algorithm.has_global:
         of_server = [stage for stage in stages if stage != TRAINED or not algorithm.having("receive")]
-        found_global = score(of_server, dataclasses.replace(algorithm, methods=_only_private(algorithm)))
+        deciding = algorithm.having("own_parts")  # on private parts, without what makes personal models
+        found_global = score(of_server, dataclasses.replace(algorithm, methods=deciding))
         scores |= {f"global_{stage}": found_global[stage] for stage in of_server}
     if validated is not None:
         scores[VALIDATION] = found[VALIDATION]
@@ -237,9 +238,7 @@ def _score(model, has_all, predict, variables, examples, rows, size):
         if is_weighted:
             weights = model.task.weights(batch)
             scores = jnp.where(weights != 0, weights * scores, 0)
-            counts = tuple(
-                total + jnp.sum(of_rows) for total, of_rows in zip(counts, (weights, batch.mask), strict=True)
-            )
+            counts = tuple(total + jnp.sum(of) for total, of in zip(counts, (weights, batch.mask), strict=True))
         score += jnp.sum(scores)
         lost += jnp.sum(batch.mask & ~are_finite(outputs))
         if has_all:
@@ -261,11 +260,6 @@ def _score(model, has_all, predict, variables, examples, rows, size):
         labels = examples.labels[pad_to_batches(rows, batch_size)]
         of_ranking = auc(table, labels, jnp.arange(count) < of_rows)
     return ClientScores(size, *(jnp.where(is_scored, value, jnp.nan) for value in (score, loss, of_ranking)))
-
-
-def _only_private(algorithm):
-    """Returns the methods of the algorithm that decide on private parts, without what makes personal models."""
-    return {name: method for name, method in algorithm.methods.items() if method.has("own_parts")}
 
 
 def auc(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:

@@ -292,9 +292,8 @@ class RunLoop:
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
                 if found := divergence.find_nonfinite(record, self.done, loss, self.model.task.metric):
-                    line = processes.broadcast_from_first(
-                        lambda i=i, found=found: self._locate_nonfinite(i, found, announce)
-                    )
+                    locate = functools.partial(self._locate_nonfinite, i, found, announce)
+                    line = processes.broadcast_from_first(locate)
                     self.diverged.setdefault(i, Divergence(found.round, line, {}))
 
     def _locate_nonfinite(self, i, found, announce):
@@ -365,9 +364,8 @@ class RunLoop:
         is_due = is_due or is_stopping or self.is_over
         if is_due and any(run.folder for run in self.runs):
             states = self.program.states()
-            must_wait = processes.is_multiprocess() or not engine.memory.fits_on_host(
-                [state.clients for state in states]
-            )
+            clients = [state.clients for state in states]
+            must_wait = processes.is_multiprocess() or not engine.memory.fits_on_host(clients)
             processes.broadcast_from_first(lambda: self._save(states, must_wait))
 
     def _save(self, states, must_wait):

@@ -57,7 +57,7 @@ def choose(
 def found(what: str, name: str, known: Mapping[str, Any], kind: Any = None) -> Any:
     """Returns what has that name among the known ones, or is ``module:Name``; see ``choose``."""
     check_value(what, name, str)
-    if ":" not in name:
+    if ":" not in name and known:
         check_name(what, name, known)
         return known[name]
     custom = imported(what, name)

@@ -340,21 +340,6 @@ def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case
     assert tree(done_folder) == before
 
 
-def test_a_folder_of_a_version_with_fewer_options(federation, model, done_folder):
-    """It continues where the new option has its default, as then nothing is different; otherwise it is another run."""
-    file = done_folder / "run.json"
-    run = json.loads(file.read_text())
-    del run["algorithm"]["training"]["logged_epochs"]
-    file.write_text(json.dumps(run))
-    options = dict(rounds=3, key=jax.random.key(0), folder=done_folder, participation=1.0)
-    options["client_map"] = engine.Sharded(2, engine.Chunked(1))
-    other = FedAvg(TRAINING.replace(logged_epochs=1))
-    with pytest.raises(UserError, match="logged_epochs is absent there, 1 here; use a new folder"):
-        simulate(federation, model, other, **options)
-    simulate(federation, model, ARMS["fedavg"], **options)
-    assert json.loads(file.read_text())["algorithm"]["training"]["logged_epochs"] == 0
-
-
 class Reversed(Participation):
     def draw(self, key, sizes, cohort_size):
         return super().draw(key, sizes, cohort_size)[::-1]

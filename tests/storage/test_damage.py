@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 import pytest
 from conftest import assert_same_bits
-from orbax.checkpoint import v1 as ocp
 from small_studies import start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
@@ -255,27 +254,6 @@ def test_what_comes_after_the_checkpoint_may_be_damaged(opening, stopped):
         warnings.simplefilter("error")
         assert open_folder()[0] == 4
     assert tree(place) == tree(stopped)
-
-
-def test_a_folder_of_an_earlier_version_goes_on(federation, model, folder, whole):
-    """Its checkpoints have no hashes, and were written by Orbax alone; a damaged one gives way all the same."""
-    state, _ = Checkpoints(folder / "checkpoints").load(4, whole[0].state)
-    shutil.rmtree(folder / "checkpoints")
-    with ocp.training.Checkpointer(folder / "checkpoints") as earlier:
-        earlier.save(4, state)
-    description = json.loads((folder / "run.json").read_text())
-    del description["normalization"], description["domains"]
-    (folder / "run.json").write_text(json.dumps(description))
-    broken = Path(shutil.copytree(folder, folder.with_name("broken")))
-    with pytest.warns(UserWarning, match=r"4/sha256\.json: is missing, so the checkpoint is not verified"):
-        _, files = go_on(federation, model, folder)
-    assert files == whole[1]
-    (broken / "checkpoints" / "4" / "state" / "manifest.ocdbt").write_bytes(b"")
-    with (
-        pytest.warns(UserWarning, match="the checkpoint is not verified"),
-        pytest.raises(UserError, match="checkpoints/4: not a readable checkpoint"),
-    ):
-        go_on(federation, model, broken)
 
 
 def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.configs import base
 from experiments.results.reading import read_config
 from experiments.study.processes.lock import one_at_a_time, only_process_in
 from fedjax_collapse.config.folder import CONFIG, LOCK
-from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.run.fingerprint import flatten
@@ -56,10 +54,7 @@ def config_in(workdir: Path) -> dict[str, Any]:
 def _check_free(workdir, content):
     """Raises UserError if the folder contains the study of another config, or something else."""
     if known := config_in(workdir):
-        defaults = json.loads(json.dumps(plain(base.get_config())))  # for keys that the folder's version did not have
-        there, here = defaults | known, defaults | content
-        usual = flatten(defaults)
-        there, here = (usual | flatten(of) for of in (there, _without_additions(here, there)))
+        there, here = flatten(known), flatten(_without_additions(content, known))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
         if keys:
             changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)

@@ -67,9 +67,8 @@ def _parse(operation):
     return Operation(name, float(probability), int(level))
 
 
-POLICY = tuple(
-    tuple(map(_parse, row.split(","))) for row in _TABLE.replace(";", "\n").splitlines() if row.strip()
-)  # 25 pairs of operations
+# 25 pairs of operations
+POLICY = tuple(tuple(map(_parse, row.split(","))) for row in _TABLE.replace(";", "\n").splitlines() if row.strip())
 
 
 class Draw(NamedTuple):

@@ -35,14 +35,8 @@ from fedjax_collapse.data.reading import index_file
 from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice, Seed, checked
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
-WITHOUT_CLASSES = (
-    "iid",
-    "quantity",
-    "domain",
-    "given",
-    "dirichlet_of_owners",
-    "from_file",
-)  # read only how many labels
+# those that read only how many labels there are
+WITHOUT_CLASSES = ("iid", "quantity", "domain", "given", "dirichlet_of_owners", "from_file")
 
 
 @checked
@@ -243,7 +237,6 @@ def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0
         UserError: if the file is not such a list, is for other data or another number of clients, or lists an example
             twice.
     """
-    del seed
     parts = index_file.read_indices(path, len(labels), repeated)
     if len(parts) != num_clients:
         raise UserError(f"clients: {num_clients} clients but {len(parts)} in {path}; use clients={len(parts)}")

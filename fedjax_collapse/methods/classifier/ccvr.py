@@ -114,7 +114,9 @@ class CCVR(Method):
         return ClassSums(*(jnp.zeros(shape, kind) for shape in like), seed=jnp.zeros((), jnp.uint32))
 
     def measure(self, view: FinishView) -> ClassSums:
-        shift = _features_of_zeros(view.model, view.trained)
+        inputs = jnp.zeros((1, *view.model.input_shape), view.model.input_dtype)
+        zeros = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
+        shift = view.model.apply(view.trained, zeros, train=False)[0].features[0]
 
         def summarize(outputs, batch):
             return class_sums(outputs.features - shift, batch, outputs.logits.shape[1])
@@ -203,9 +205,3 @@ def _train_head(method, head, features, is_present, key):
         return jax.lax.fori_loop(0, -(-size // batch_size), step, carry)
 
     return jax.lax.fori_loop(0, method.epochs, epoch, (head, optimizer.init(head)))[0]
-
-
-def _features_of_zeros(model, variables):
-    inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
-    batch = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
-    return model.apply(variables, batch, train=False)[0].features[0]

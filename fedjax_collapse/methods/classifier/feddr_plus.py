@@ -39,7 +39,6 @@ class FedDrPlus(Method):
             raise UserError('FedDrPlus: expected cosines of the features as logits; set network.head="simplex"')
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        del shared, memory
         return {"received": server}
 
     def task(self, view: LocalView) -> jax.Array:

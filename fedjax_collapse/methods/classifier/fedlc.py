@@ -46,7 +46,6 @@ class FedLC(Method):
         return self.counts == "global"
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        del variables
         return jnp.zeros(shapes.logits.shape[1], jnp.int32) if self.counts == "global" else ()
 
     def task(self, view: LocalView) -> jax.Array:

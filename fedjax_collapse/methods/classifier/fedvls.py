@@ -44,7 +44,6 @@ class FedVLS(Regularizer):
     variant: str = option("official", choices=SUPPRESSIONS)
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        del shared, memory
         return {"received": server}
 
     def task(self, view: LocalView) -> jax.Array:

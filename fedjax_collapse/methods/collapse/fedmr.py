@@ -78,7 +78,6 @@ class FedMR(Regularizer):
         return self.initial_prototypes
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        del variables
         return one_hot(shapes) if self.prototypes == "one_hot" else no_prototypes(shapes)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

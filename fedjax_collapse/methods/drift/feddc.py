@@ -48,10 +48,8 @@ class FedDC(Method):
         def corrected(g, w, w_server, h_i, g_server, g_i):
             return g + alpha * (w - w_server + h_i) + (g_server / size - g_i)
 
-        own, shared = view.memory, view.shared
-        return jax.tree.map(
-            corrected, gradient, params, view.server.params, own["drift"], shared["gradient"], own["gradient"]
-        )
+        of_client = view.memory["drift"], view.shared["gradient"], view.memory["gradient"]
+        return jax.tree.map(corrected, gradient, params, view.server.params, *of_client)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         client, training = view.client, view.training

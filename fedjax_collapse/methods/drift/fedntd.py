@@ -30,7 +30,6 @@ class FedNTD(Regularizer):
     temperature: Positive = 1.0
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        del shared, memory
         return {"received": server}
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

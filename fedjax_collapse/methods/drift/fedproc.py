@@ -20,13 +20,7 @@ from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
-from fedjax_collapse.methods._prototypes import (
-    MODES,
-    Prototypes,
-    local_class_sums,
-    no_prototypes,
-    update_prototypes,
-)
+from fedjax_collapse.methods._prototypes import MODES, Prototypes, local_class_sums, no_prototypes, update_prototypes
 from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regularizer, Term
 from fedjax_collapse.schema.options import Positive, option
 
@@ -53,7 +47,6 @@ class FedProc(Regularizer):
                 raise UserError(f"FedProc: it ends with plain cross-entropy, {name} trains another loss; leave one out")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        del variables
         return no_prototypes(shapes)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

@@ -61,13 +61,11 @@ class MOON(Regularizer):
             raise UserError(f"MOON: network {name} has no projector; set network.projector, or needs_projector=False")
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:
-        del shapes
         if self.first_round.startswith("random"):
             variables = Variables(_shuffle_entries(variables.params), variables.batch_stats)
         return Previous(variables, jnp.zeros((), bool))
 
     def frozen(self, server: Variables, shared: PyTree, memory: Previous) -> dict[str, Variables]:
-        del shared
         return {"server": server, "previous": memory.variables}
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

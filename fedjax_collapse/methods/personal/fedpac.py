@@ -82,7 +82,6 @@ class FedPAC(Method):
         return Phase("head", self.head_epochs), Phase("body", self.body_epochs)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        del variables
         return no_prototypes(shapes)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Statistics:

@@ -26,12 +26,7 @@ from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import class_sums
-from fedjax_collapse.methods._prototypes import (
-    Prototypes,
-    local_class_sums,
-    mean_square_to_prototypes,
-    no_prototypes,
-)
+from fedjax_collapse.methods._prototypes import Prototypes, local_class_sums, mean_square_to_prototypes, no_prototypes
 from fedjax_collapse.methods.base import ClientView, FinishView, LocalView, Method, RoundView, Term
 from fedjax_collapse.schema.options import NonNegative, option
 
@@ -61,7 +56,6 @@ class FedProto(Method):
     prediction: str = option("all", choices=("all", "own", "head"))
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        del variables
         return no_prototypes(shapes)
 
     def init_carry(self, view: RoundView) -> PyTree:

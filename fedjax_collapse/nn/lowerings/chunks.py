@@ -12,12 +12,7 @@ CACHE_BYTES = 2**22  # about the size of one core's second- and third-level cach
 
 
 def in_chunks(
-    function: Callable,
-    arrays: tuple[jax.Array, ...],
-    bytes_each: int,
-    target: Target,
-    least: int = 1,
-    most: int = 0,
+    function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int, target: Target, least: int = 1, most: int = 0
 ):
     """Applies ``function(*arrays)``, which returns (an array with a row per example, a sum over examples), in chunks.
 

@@ -142,10 +142,7 @@ def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Arra
 
 
 def choose_lowering(
-    image_shape: tuple[int, ...],
-    kernel_shape: tuple[int, ...],
-    how: Convolution,
-    dtype: DType = "float32",
+    image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], how: Convolution, dtype: DType = "float32"
 ) -> str:
     """Returns the lowering that ``convolve`` uses: ``auto`` resolved for these shapes, or the given lowering.
 

@@ -31,7 +31,6 @@ def mean_pixels(images: jax.Array, target: Target) -> jax.Array:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def add_bias(outputs: jax.Array, bias: jax.Array, target: Target) -> jax.Array:
     """Returns ``outputs + bias`` [..., channels]; the gradient of the bias uses ``sum_rows``."""
-    del target
     return outputs + bias
 
 
@@ -64,5 +63,4 @@ def _product(values):
 
 @_product.def_vmap
 def _of_each_client(axis_size, in_batched, values):
-    del axis_size, in_batched
     return _product(values), True

@@ -35,7 +35,6 @@ class MOONCNN(Network):
         return smallest
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        del mask, train
         options = dict(lowering=self.lowering, dtype=self.dtype, target=self.target)
         for channels in self.channels:
             images = as_level(self, Conv(channels, 5, padding=0, **options)(images))

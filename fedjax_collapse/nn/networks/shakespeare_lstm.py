@@ -32,7 +32,6 @@ class ShakespeareLSTM(TokenNetwork):
     predicts: Annotated[str, ("every", "last")] = "every"
 
     def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
-        del mask, train
         for _ in range(self.layers):
             vectors = LSTM(self.hidden, he_normal, self.dtype)(vectors)
             every = rows_at(vectors.reshape(-1, self.hidden), places)

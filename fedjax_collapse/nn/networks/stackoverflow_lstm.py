@@ -25,7 +25,6 @@ class StackOverflowLSTM(TokenNetwork):
     layers: Count = 1
 
     def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
-        del mask, train
         for _ in range(self.layers):
             states = LSTM(self.hidden, dtype=self.dtype)(vectors)
             vectors = Dense(self.embedding, kernel_init=glorot_uniform, bias_init=no_bias, dtype=self.dtype)(states)

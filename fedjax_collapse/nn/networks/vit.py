@@ -108,7 +108,6 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        del mask, train
 
         def dense(name, inputs, features):
             inits = dict(kernel_init=_normal, bias_init=_zeros)
@@ -135,10 +134,8 @@ def attention(query: jax.Array, key: jax.Array, value: jax.Array, heads: int) ->
 
 
 def _normal(fan_in, fan_out):
-    del fan_in, fan_out
     return nn.initializers.normal(0.02)
 
 
 def _zeros(fan_in, fan_out):
-    del fan_in, fan_out
     return nn.initializers.zeros

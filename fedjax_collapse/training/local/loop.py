@@ -130,12 +130,11 @@ class _Phase:
         total = zeros_of(jax.eval_shape(self.differentiate, self.most_rows, *arguments)[2])
         logged = self.training.logged_epochs
         by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
-        sums = (total, by_epoch)
         if self.training.momentum_reset:
             optimizer_state = self.optimizer.init(trained[0].params)
         else:
             optimizer_state = self.client.state.memory[OPTIMIZER]
-        carry = (trained, optimizer_state, sums)
+        carry = trained, optimizer_state, (total, by_epoch)
         (variables, carries), optimizer_state, sums = repeat_for_all(num_epochs, epoch, carry)
         trained = self.whole(variables), carries
         return trained, first_epoch + num_epochs, optimizer_state, sums
@@ -145,24 +144,21 @@ class _Phase:
 
         A batch of few examples, or tokens, costs no more than the parts that they fill.
         """
-        trained, optimizer_state, (total, by_epoch) = carry
+        trained, state, (total, by_epoch) = carry
         params, parts = trained[0].params, self.context.batch_parts
         part = -(-self.most_rows // parts)
         num_parts = divide(self._count_rows(index, order) + part - 1, part)
         sizes = [min(count * part, self.most_rows) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
-        inputs = (trained, index, order, key)
-        outcome = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
+        outcome = jax.lax.switch(num_parts - 1, branches, trained, index, order, key)  # no branch if there is one
         gradient, (batch_stats, carries), metrics = outcome
         gradient = correct(self.context, gradient, masks.fill(params, self.start), self.not_trained)
-        updates, optimizer_state = self.optimizer.update(
-            masks.without(self.not_trained, gradient), optimizer_state, params
-        )
+        updates, state = self.optimizer.update(masks.without(self.not_trained, gradient), state, params)
         params = optax.apply_updates(params, updates)
         if by_epoch:
             by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
         trained = Variables(params, batch_stats), carries
-        return trained, optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
+        return trained, state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
 
     def _differentiate(self, num_rows, trained, index, order, key):
         """Returns a batch's gradient, its running statistics with what methods carry on, and its sums.
@@ -246,13 +242,9 @@ def _not_finite(carry):
     """Describes what is not finite after a step: terms of the loss, otherwise parameters; empty in compiled code."""
     (variables, _), _, ((_, sums), _) = carry
     for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
-        names = [name for name, value in named.items() if not _is_finite(value)]
+        names = [name for name, value in named.items() if not (is_traced(value) or jnp.isfinite(value).all())]
         if len(names) == 1:
             return f"the {kind} {names[0]} is"
         if names:
             return f"the {kind}s {', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)} are"
     return ""
-
-
-def _is_finite(value):
-    return is_traced(value) or bool(jnp.isfinite(value).all())

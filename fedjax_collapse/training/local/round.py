@@ -48,10 +48,8 @@ def run_whole(context: LocalContext) -> LocalResult:
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
     if algorithm.keep_trained:
-        memory[TRAINED] = (
-            masks.without(algorithm.common_to_clients(context.model, always=True), trained.variables),
-            jnp.ones((), bool),
-        )
+        own = masks.without(algorithm.common_to_clients(context.model, always=True), trained.variables)
+        memory[TRAINED] = own, jnp.ones((), bool)
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 

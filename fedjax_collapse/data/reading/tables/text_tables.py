@@ -46,7 +46,8 @@ def read_texts(
     Raises:
         UserError: a file, column, text, label or client is not as expected; the message names it.
     """
-    train, test = _read_parts(Path(path), columns, reading.task, validation)
+    kind, *files = find_tables(Path(path), validation)
+    train, test = (_read(file, kind, columns, reading.task) if file else None for file in files)
     if test is None:
         is_test = hold_out(path, train.clients, [0] * len(train.texts), test_fraction, seed)
         train, test = train.take(~is_test), train.take(is_test)
@@ -78,12 +79,6 @@ class _Part(NamedTuple):
 
     def take(self, mask: Sequence[bool]) -> "_Part":
         return _Part(*(list(itertools.compress(values, mask)) for values in self))
-
-
-def _read_parts(path, columns, task, validation):
-    """Returns the training and the test part; None for the latter if there is none."""
-    kind, train, test = find_tables(path, validation)
-    return _read(train, kind, columns, task), _read(test, kind, columns, task) if test else None
 
 
 def _read(files, kind, columns, task):
