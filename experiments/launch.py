@@ -12,7 +12,6 @@ A config file is code: it is executed, with everything that it imports, with the
 """
 
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -26,13 +25,13 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
     import_jax()
 
-import jax
 
 from experiments.commands import manual
+from experiments.config_files import with_config_found
+from experiments.devices import check_devices, configure_jax
 from experiments.parser import Parser
 from experiments.startup import STOPPED, STOPPING
 from experiments.study import launch_options
-from experiments.study.config_files import with_config_found
 from experiments.study.failures import RunsFailed
 from experiments.study.parsing import default_workdir, defined_flags, parse
 from experiments.study.preparing import check_privacy
@@ -47,7 +46,6 @@ from experiments.study.resuming import check_resume, done_runs
 from experiments.study.study import run_study
 from experiments.study.summaries import finish, overview
 from fedjax_collapse.config.folder import JOBS
-from fedjax_collapse.core.files import make_cache
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.user_code import one_line
 
@@ -149,39 +147,6 @@ def _report_errors(status, *lines):
         with contextlib.suppress(OSError):
             print(f"error: {line}", file=sys.stderr)
     return status
-
-
-def configure_jax(cache: str) -> None:
-    """Caches compiled programs between runs, and silences Orbax."""
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines for a full disk
-    if cache and _is_writable(Path(cache)):
-        jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def check_devices() -> None:
-    """Raises UserError if JAX finds no devices, for example those of a ``JAX_PLATFORMS`` that this machine lacks."""
-    try:
-        jax.devices()
-    except Exception as error:  # depends on the plugin; an empty assertion if none is installed
-        platforms = os.environ.get("JAX_PLATFORMS")
-        problem = one_line(error) if str(error) else "no requested platform is installed and has a device"
-        hint = "see JAX's installation guide"
-        if platforms:
-            hint = f"JAX_PLATFORMS={platforms}; unset it to use the devices of this machine"
-        raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
-
-
-def _is_writable(cache):
-    """Returns whether compiled programs can be cached there; prints a warning if not."""
-    try:
-        make_cache(cache)
-    except OSError as error:
-        print(
-            f"warning: compiled programs are not cached ({error}); choose another --compilation_cache", file=sys.stderr
-        )
-        return False
-    return True
 
 
 def stop_on_signal():

@@ -8,7 +8,7 @@ import sys
 import warnings
 from types import FrameType
 
-from experiments.study.processes.machine import num_cores
+from experiments.machine import num_cores
 
 STOPPED = 75  # the exit status after a signal: the same command continues
 STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"

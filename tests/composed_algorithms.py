@@ -6,7 +6,7 @@ adapters that are drawn at the client and a moved base, ranks that change, a pse
 
 from collections.abc import Collection
 
-from experiments.benchmarks.overheads import first_accepted
+from experiments.study.self_test import first_accepted
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from experiments.study.processes.machine import num_cores
+from experiments.machine import num_cores
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.benchmarks.compiling import programs
+from experiments.config_files import CONFIGS, config_files, with_config_found
 from experiments.results.paper import paper_of
-from experiments.study.config_files import CONFIGS, config_files, with_config_found
 from experiments.study.parsing import parse
 from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse import FedAvg, LocalTraining, engine

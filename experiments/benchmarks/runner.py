@@ -27,8 +27,8 @@ import numpy as np
 from experiments.benchmarks import OURS, SYSTEMS, Round, Setting
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import Workload, make_task
-from experiments.study.processes.machine import on_cores
-from experiments.study.progress.waiting import wait
+from experiments.machine import on_cores
+from experiments.waiting import wait
 
 T = TypeVar("T")
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches

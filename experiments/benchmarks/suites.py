@@ -11,9 +11,9 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from experiments import machine
 from experiments.benchmarks import OURS, SYSTEMS
 from experiments.benchmarks.workloads import GROWTH, NETWORKS, NOT_CONVOLUTIONAL, WORKLOADS, Workload, grown, steps_of
-from experiments.study.processes import machine
 from fedjax_collapse.config.keys import METHODS
 
 LOWERINGS = (  # valid for every convolution

@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
+from experiments import machine
 from experiments.benchmarks import OURS, Setting, runner, tables
 from experiments.benchmarks.runner import Failed, Lane, Measurement, Worker
 from experiments.benchmarks.suites import SUITES, Arm, Case
 from experiments.benchmarks.workloads import Workload
-from experiments.study.processes import machine
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 
 _COMPILING = 0.6  # of the time that is given, at most
 _AT_ONCE = 5  # programs that are compiled on a GPU, whose memory XLA's autotuning takes: twelve were too many

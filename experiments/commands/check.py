@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import jaxlib
 
-from experiments import launch
+from experiments.devices import check_devices, configure_jax
 from experiments.parser import Parser, print_error
 from experiments.study import self_test
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
 
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_line().parse_args(argv)
     start = time.perf_counter()
     try:
-        launch.configure_jax(cache="")
-        launch.check_devices()
+        configure_jax(cache="")
+        check_devices()
         outcomes = []
         with wait("comparing compiled with uncompiled rounds") as advance:
             for outcome in self_test.run():

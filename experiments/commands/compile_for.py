@@ -31,7 +31,7 @@ from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
 from experiments.parser import Parser, names_option, print_error
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.config.keys import METHODS, NETWORKS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target

@@ -23,7 +23,7 @@ import numpy as np
 
 from experiments.configs import base
 from experiments.parser import Parser, print_result
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError

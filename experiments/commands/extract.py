@@ -22,9 +22,9 @@ import numpy as np
 from experiments.parser import Parser, print_error
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
-from experiments.study.progress.waiting import Advance, wait
 from experiments.study.provenance import versions
 from experiments.study.resolving import resolve_one
+from experiments.waiting import Advance, wait
 from fedjax_collapse import FedAvg, engine
 from fedjax_collapse.config import build
 from fedjax_collapse.core.hashing import digest
@@ -102,7 +102,7 @@ def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | N
     Raises:
         UserError: data or network are invalid, or features are not finite.
     """
-    if fraction := build.validation_fraction(config):
+    if fraction := config["data"].get("validation_fraction", 0.0):
         raise UserError(
             f"data.validation_fraction {fraction:g}: the file has all training examples; expected 0 here, and the "
             "fraction in the config that reads it"

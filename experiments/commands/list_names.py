@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator
 
 from experiments.commands import manual
+from experiments.config_files import CONFIGS, config_files
 from experiments.parser import Parser
-from experiments.study.config_files import CONFIGS, config_files
 from fedjax_collapse.data import augment
 
 _KINDS = {  # on the command line: in the manual

@@ -1,9 +1,13 @@
 """The reference of configs: every key, and the options of everything that a config chooses by name, read from the code.
 
 ``launch.py --help`` prints it, and ``docs/configs.md`` is made from it: fedjax-collapse manual > docs/configs.md
+
+With ``--methods`` it prints the page ``docs/methods.md`` of a clone with its lists of options computed again. As the
+page is also read: fedjax-collapse manual --methods > methods.md && mv methods.md docs/methods.md
 """
 
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,12 +16,13 @@ from typing import NamedTuple
 
 from absl import flags
 
-from experiments.parser import Parser
-from experiments.study.config_files import config_files, relative
+from experiments.config_files import config_files, relative
+from experiments.parser import Parser, print_error
 from fedjax_collapse import engine
 from fedjax_collapse.config import keys as config_keys
 from fedjax_collapse.config.build import SCHEDULES
 from fedjax_collapse.config.keys import keys
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import OwnSplit, augment
 from fedjax_collapse.engine.samplers import SAMPLERS
 from fedjax_collapse.nn.adapters import LoRA
@@ -33,6 +38,7 @@ from fedjax_collapse.schema.values import Option, options
 _GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
 _GIVEN |= {"coarse_labels", "view", "round", "rounds", "sampler", "clock"}
 _GIVEN_OF = {
+    "methods": set(),
     "data.source": _GIVEN - {"num_classes", "domains"},
     "own_tests.name": _GIVEN | {"seed"},
     "training.optimizer.name": _GIVEN | {"learning_rate"},
@@ -59,6 +65,7 @@ _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "samplers": ("cohort.sampler.name", SAMPLERS),
     "virtual time": ("cohort.clock", {"clock": engine.Clock}),
 }
+_METHODS_PAGE = Path(__file__).resolve().parents[2] / "docs/methods.md"
 _WIDTH = 100
 _PAGE_WIDTH = 120
 
@@ -193,18 +200,54 @@ def _item(option, heading=""):
     allowed = f"`{option.allowed}`".replace(" | ", "` or `") + ", " if option.allowed else ""
     default = f"default `{option.default}`" if option.default else "required"
     link = f"; see [{heading}](#{heading.replace(' ', '-')})" if heading else ""
-    text = f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}"
+    return _filled_item(f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}")
+
+
+def _filled_item(text):
     return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def with_options(page: str) -> str:
+    """Returns the text of a page with the options of a method below each line ``<!-- options of NAME -->``.
+
+    They replace the lines from there to the next empty line.
+
+    Raises:
+        UserError: a method of that name does not exist.
+    """
+
+    def computed(found):
+        marker, name = found.groups()
+        check_name("method in a list of options", name, config_keys.METHODS)
+        items = [
+            _filled_item(f"* `{option.name}={option.default}`: {option.meaning}")
+            for option in options(config_keys.METHODS[name])
+        ]
+        return "\n".join([marker, *(items or ["It has no options."]), ""])
+
+    return re.sub(r"^(<!-- options of (\w+) -->)\n(?:.+\n)*", computed, page, flags=re.MULTILINE)
+
+
+def _methods_page():
+    page = _METHODS_PAGE.read_text(encoding="utf-8") if _METHODS_PAGE.is_file() else ""
+    if not page:
+        raise UserError(f"{_METHODS_PAGE}: no such page, or empty: expected that of a clone of the project")
+    return with_options(page)
 
 
 def command_line() -> Parser:
     """Returns the parser of the command line."""
-    return Parser(__doc__)
+    parser = Parser(__doc__)
+    parser.add_argument("--methods", action="store_true", help="print docs/methods.md with computed options")
+    return parser
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Prints the page of the docs and returns the exit status."""
-    command_line().parse_args(arguments)
+    """Prints the page of the docs and returns the exit status: 2 if there is no page of methods."""
+    try:
+        page = _methods_page() if command_line().parse_args(arguments).methods else as_markdown()
+    except UserError as error:
+        return print_error(error)
     sys.stdout.reconfigure(encoding="utf-8")
-    sys.stdout.write(as_markdown())
+    sys.stdout.write(page)
     return 0

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments import waiting
 from experiments.parser import Parser, print_error
 from experiments.results.metrics import show_number
 from experiments.results.paper import paper_of
@@ -21,7 +22,6 @@ from experiments.results.tables.pivots import paper_note
 from experiments.study import launch_options
 from experiments.study.parsing import parse
 from experiments.study.preparing import Examples
-from experiments.study.progress import waiting
 from experiments.study.progress.console import Console
 from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse.config import build

@@ -20,8 +20,8 @@ from experiments.parser import Parser, print_error
 from experiments.results.plotting.partition_figure import draw_partition
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
-from experiments.study.progress.waiting import wait
 from experiments.study.resolving import resolve_one
+from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import write_npz

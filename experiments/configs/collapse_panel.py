@@ -19,8 +19,8 @@ import runpy
 
 from ml_collections import ConfigDict
 
+from experiments.config_files import find_config
 from experiments.configs import base
-from experiments.study.config_files import find_config
 
 BASELINES = {
     "fedavg": dict(),

@@ -43,7 +43,7 @@ from experiments.results.reading import read_study
 from experiments.results.study_results import Run, Study, moments
 from experiments.results.tables.paired import check_base, pairs
 from experiments.results.tables.significance import CONFIDENCE, compare
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from experiments.results.plotting.drawing import (
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
 from experiments.results.tables.paired import check_base, pairs, why_none
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.config.cells import arms_of
 from fedjax_collapse.core.records import MEASURED, UserError
 

@@ -35,7 +35,7 @@ from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
 from experiments.parser import Parser, print_error
 from experiments.results.formats import markdown
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.core.records import UserError
 
 _MANY = at_least(1, "a number")

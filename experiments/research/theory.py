@@ -28,7 +28,7 @@ from experiments.research import theory_feddecorr, theory_fedmr
 from experiments.research.theory_records import Columns, Options, Study
 from experiments.results.formats import csv_text
 from experiments.results.plotting.drawing import FIGURES, save_figure
-from experiments.study.progress.waiting import wait
+from experiments.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.options import Count, check_value
 

@@ -26,7 +26,7 @@ from experiments.results.tables.pivots import pivots
 from experiments.results.tables.table import Titled, accuracy_note, final_table, local_note
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.results.verdict import verdict
-from experiments.study.progress.waiting import Advance, Wait, unseen
+from experiments.waiting import Advance, Wait, unseen
 from fedjax_collapse.config.cells import arms_of, merged
 from fedjax_collapse.config.folder import NUMBERS, REPORT
 from fedjax_collapse.core import files

@@ -9,7 +9,7 @@ from experiments.results import schema
 from experiments.results.formats import name_of
 from experiments.results.schema import naming
 from experiments.results.study_results import Arrays, Row, Run, Study, headline_of, shown
-from experiments.study.progress.waiting import Wait, unseen
+from experiments.waiting import Wait, unseen
 from fedjax_collapse.config.cells import CellName, arms_of, settings_of
 from fedjax_collapse.config.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
 from fedjax_collapse.core import files

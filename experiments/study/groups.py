@@ -13,8 +13,8 @@ from experiments.results.study_results import summarize_run
 from experiments.study.layouts import fastest
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import Take
-from experiments.study.progress.waiting import Wait, unseen
 from experiments.study.resolving import RunSpec
+from experiments.waiting import Wait, unseen
 from fedjax_collapse import engine
 from fedjax_collapse.config import build
 from fedjax_collapse.config.cells import RunName

@@ -5,8 +5,8 @@ from typing import get_args
 
 from absl import flags
 
+from experiments.config_files import CONFIGS, config_files
 from experiments.parser import Parser
-from experiments.study.config_files import CONFIGS, config_files
 from experiments.study.parsing import defined_flags
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.schema.options import OpenChoice, in_words

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.study.config_files import config_argument, load_config, with_config_found, without_config
+from experiments.config_files import config_argument, load_config, with_config_found, without_config
+from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
+from fedjax_collapse.schema.options import Count, Natural, check_value, hints
 from fedjax_collapse.schema.user_code import one_line
+from fedjax_collapse.schema.values import described
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
 _OPTIONS = (
@@ -27,21 +30,37 @@ _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
 class Options(NamedTuple):
-    """The parsed command line; ``resolve`` makes a study from the config and the selected arms, settings and seeds."""
+    """The parsed command line; ``resolve`` makes a study from the config and the selected arms, settings and seeds.
+
+    Args:
+        config: the file, or the name of a config of the project.
+        workdir: Folder of the study; default runs/<config>-<hash>.
+        arm: Only these arms of the config.
+        setting: Only these settings of the config.
+        seed: Only these seeds of the config.
+        log: Also send rows to tensorboard, wandb while the study runs.
+        resume: must: only resume; never: start all again, and set earlier runs aside.
+        workers: Processes that divide the runs: one for each GPU, or parts of the cores.
+        slurm: A job for each run: partition=gpu,timeout_min=60,...; or local.
+        share: Name of the group of processes; set by --workers.
+        compilation_cache: Folder of compiled programs; empty for none.
+        distributed: Several processes: off, auto, or host:port,processes,process.
+        distributed_timeout: Seconds to wait for the other processes.
+    """
 
     config: Mapping[str, Any]
-    workdir: str | None
-    arm: str | None  # names with commas between them
-    setting: str | None
-    seed: tuple[int, ...] | None
-    log: list[str]
-    resume: str
-    workers: int
-    slurm: str
-    share: str
-    compilation_cache: str
-    distributed: str
-    distributed_timeout: int
+    workdir: str | None = None
+    arm: str | None = None
+    setting: str | None = None
+    seed: tuple[int, ...] = ()
+    log: tuple[str, ...] = ()
+    resume: str = "auto"
+    workers: Natural = 0
+    slurm: str = ""
+    share: str = ""
+    compilation_cache: str = str(cache_folder("jax"))
+    distributed: str = "off"
+    distributed_timeout: Count = 300
 
 
 def parse(arguments: list[str]) -> Options:
@@ -66,13 +85,12 @@ def parse(arguments: list[str]) -> Options:
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
     try:
-        seed = tuple(map(int, values.seed or ())) or None
+        seed = tuple(map(int, values.seed))
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
-    if values.workers < 0:
-        raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
-    options = {name: values[name].value for name in Options._fields}
-    return Options(**options | dict(config=config, seed=seed))
+    for name, hint in hints(Options).items():
+        check_value(f"--{name}", config if name == "config" else values[name].value, hint if name != "seed" else tuple)
+    return Options(config, seed=seed, **{name: values[name].value for name in Options._fields[1:] if name != "seed"})
 
 
 def _parse_flags(config, arguments):
@@ -84,39 +102,14 @@ def _parse_flags(config, arguments):
 
 
 def defined_flags() -> flags.FlagValues:
-    """Returns the launcher's flags, but for ``--config``."""
-    values = flags.FlagValues()
-    flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
-    flags.DEFINE_string("arm", None, "Only these arms of the config.", flag_values=values)
-    flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
-    flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
-    flags.DEFINE_list("log", [], "Also send rows to tensorboard, wandb while the study runs.", flag_values=values)
-    flags.DEFINE_enum(
-        "resume",
-        "auto",
-        RESUME,
-        "must: only resume; never: start all again, and set earlier runs aside.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "slurm", "", "A job for each run: partition=gpu,timeout_min=60,...; or local.", flag_values=values
-    )
-    flags.DEFINE_string("share", "", "Name of the group of processes; set by --workers.", flag_values=values)
-    flags.DEFINE_string(
-        "compilation_cache",
-        str(cache_folder("jax")),
-        "Folder of compiled programs; empty for none.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "distributed", "off", "Several processes: off, auto, or host:port,processes,process.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "distributed_timeout", 300, "Seconds to wait for the other processes.", lower_bound=1, flag_values=values
-    )
+    """Returns the launcher's flags, but for ``--config``: the fields of ``Options``."""
+    values, meanings = flags.FlagValues(), described(Options)
+    define = {tuple: flags.DEFINE_list, int: flags.DEFINE_integer}
+    for name, default in Options._field_defaults.items():
+        if name == "resume":
+            flags.DEFINE_enum(name, default, RESUME, meanings[name], flag_values=values)
+        else:
+            define.get(type(default), flags.DEFINE_string)(name, default, meanings[name], flag_values=values)
     return values
 
 
@@ -158,7 +151,8 @@ def _new_options(config, arguments):
                 if is_open and isinstance(node, ConfigDict) and key not in node:
                     new[argument] = path, _literal(text)
                     break
-                check_key(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
+                valid = node if isinstance(node, ConfigDict) else ()
+                check_key(f"config key in --config.{name}:", key, valid, list(keys()))
                 node = node[key]
             else:
                 value = _literal(text)

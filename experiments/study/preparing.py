@@ -8,8 +8,8 @@ from pathlib import Path
 import jax
 
 from experiments.study.groups import Plan, make_plan, untraced_plan
-from experiments.study.progress.waiting import Wait, unseen
 from experiments.study.resolving import RunSpec
+from experiments.waiting import Wait, unseen
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError

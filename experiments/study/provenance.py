@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 
+from experiments.machine import num_cores
 from experiments.results.reading import read_starts
 from experiments.study import self_test
 from experiments.study.groups import Plan
-from experiments.study.processes.machine import num_cores
 from fedjax_collapse.config.folder import PROVENANCE
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json

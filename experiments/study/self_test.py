@@ -6,13 +6,14 @@ compiler optimizations. Known miscompilations (``fedjax_collapse/core/compiler_b
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +23,12 @@ import jaxlib
 import numpy as np
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import first_accepted
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import compiler_bugs
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine.timing_cache import load_numbers, store_numbers
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.network import HEADS
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.runs import Run, Schedule, initialize
@@ -246,3 +248,22 @@ def _place():
     sources = sorted(Path(fedjax_collapse.__file__).parent.rglob("*.py"))
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     return engine.available_devices()[0], code
+
+
+def accepted(algorithm: FedAvg, model: Model) -> Model | None:
+    """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
+    has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
+    heads = HEADS.values() if has_head else ()
+    for other in (model, *(model.with_module(head=head) for head in heads)):
+        try:
+            algorithm.check(other)
+        except UserError:
+            continue
+        return other
+    return None
+
+
+def first_accepted(algorithm: FedAvg, models: Sequence[Model]) -> Model | None:
+    """The first model, perhaps with another head, or else the first one with adapters, that all methods accept."""
+    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 8.0, layers=("all",)))
+    return next(filter(None, (accepted(algorithm, model) for model in (*models, adapted))), None)

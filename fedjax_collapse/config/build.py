@@ -11,7 +11,6 @@ import jax
 from fedjax_collapse import engine
 from fedjax_collapse.config.federations import data_source as data_source
 from fedjax_collapse.config.federations import federations as federations
-from fedjax_collapse.config.federations import validation_fraction
 from fedjax_collapse.config.keys import (
     HEAD_INITS,
     MEASUREMENTS,
@@ -275,7 +274,8 @@ def check_privacy(config: Mapping[str, Any]) -> None:
     guarantee.check(
         planned.privacy, made.enabled(), planned.rule, planned.rounds, config["clients"],
         on_nan=planned.on_nan, is_compiled=config["engine"]["layout"] != "loop",
-        stops_at_own=planned.stop_at_accuracy > 0 and is_own, has_validation=validation_fraction(config) > 0,
+        stops_at_own=planned.stop_at_accuracy > 0 and is_own,
+        has_validation=config["data"].get("validation_fraction", 0.0) > 0,
     )  # fmt: skip
 
 

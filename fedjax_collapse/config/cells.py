@@ -8,11 +8,12 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedjax_collapse.config.keys import Data
 from fedjax_collapse.core.records import UserError
 
 OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that define the cells instead of their values
 _CHOICES = ("name", "source")  # keys that choose what the other keys of a section configure
-OF_ALL_DATA = ("folder", "validation_fraction")  # keys of ``data`` that are not options of one source
+OF_ALL_DATA = Data._fields[1:]  # keys of ``data`` that are not options of one source
 
 
 class CellName(NamedTuple):

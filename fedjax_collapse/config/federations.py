@@ -16,13 +16,12 @@ from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.data.reading.index_file import NamedParts
 from fedjax_collapse.schema.names import check_name, chosen_name, found, without
-from fedjax_collapse.schema.options import Decay, Seed, check_value
+from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.source_code import file_of
 from fedjax_collapse.schema.user_code import check_signature, explained
 from fedjax_collapse.schema.values import from_values
 
 STORE = "store"  # the data source that is a folder on disk, of ``data.store``
-_FOLDER, _VALIDATION = OF_ALL_DATA
 _PATH = "path"  # the argument of a source or partition that is a file or folder
 _OF_STORE = ("natural", "given")  # partitions that keep the clients of a source
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
@@ -39,7 +38,7 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     Raises:
         UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
-    fraction = validation_fraction(config)
+    fraction = config["data"].get("validation_fraction", 0.0)
     if (stored := _from_store(config, fraction)) is not None:
         return dict.fromkeys(seeds, stored)
     source, split = data_source(config["data"]), _own_split(config["own_tests"])
@@ -67,20 +66,13 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     return {seed: made._replace(train=train, client_names=names[seed]) for seed, made in own.items()}
 
 
-def validation_fraction(config: Mapping[str, Any]) -> float:
-    """Returns the fraction of the training examples of any data source that no client gets, for validation."""
-    fraction = config["data"].get(_VALIDATION, 0.0)
-    check_value(f"data.{_VALIDATION}", fraction, Decay)
-    return fraction
-
-
 def _with_validation(config, source, fraction):
     """Returns the source with a validation part, the same for all arms and seeds."""
     name = chosen_name("partition", config["partition"])
     if ":" not in name and _PATH in inspect.signature(found("partition", name, PARTITIONS)).parameters:
         raise UserError(
-            f"data.{_VALIDATION} {fraction:g}: partition {name} reads rows of all training examples, but some of them "
-            "would be held out; expected 0, or another partition"
+            f"data.validation_fraction {fraction:g}: partition {name} reads rows of all training examples, but some of "
+            "them would be held out; expected 0, or another partition"
         )
     return source.with_validation(fraction)
 
@@ -98,13 +90,13 @@ def _from_store(config, fraction):
         )
     if fraction:
         raise UserError(
-            f"data.{_VALIDATION} {fraction:g}: nothing is held out from {source}, which is not read as a whole; "
+            f"data.validation_fraction {fraction:g}: nothing is held out from {source}, which is not read as a whole; "
             "expected 0, or the source from which it was converted"
         )
     if not folder:
         raise UserError(f"data.source {name!r} lacks its folder: expected {name}:<folder>")
     storage = config["engine"]["storage"]
-    folder = str(Path(_folder(config["data"])) / folder)
+    folder = str(Path(config["data"].get("folder", "")) / folder)
     given = dict(folder=folder, clients=config["clients"], storage="disk" if storage == "auto" else storage)
     return from_values("data", Federation.from_store, options, **given)
 
@@ -158,9 +150,9 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
     source, options = chosen_name("data", config, "source"), without(config, "source", *OF_ALL_DATA)
-    (name, _, argument), folder = source.partition(":"), _folder(config)
+    (name, _, argument), folder = source.partition(":"), config.get("folder", "")
     if is_custom_source(source) and file_of(name) is not None:
-        options |= {_FOLDER: folder} if folder else {}
+        options |= {"folder": folder} if folder else {}
         made = from_values("data", found("data source", source, {}), options)
         check_value(f"data source {source}", made, sources.Source)
         return made
@@ -174,18 +166,11 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
         raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
     if folder and first.name == _PATH:
         argument = str(Path(folder) / argument)
-    elif folder and (option := next((name for name in (_FOLDER, "data_dir") if name in parameters), "")):
+    elif folder and (option := next((name for name in ("folder", "data_dir") if name in parameters), "")):
         options.setdefault(option, folder)
     elif folder:
-        raise UserError(f"data.{_FOLDER} {folder!r}: data source {name} reads no files; leave it out")
+        raise UserError(f"data.folder {folder!r}: data source {name} reads no files; leave it out")
     return from_values("data", function, options, **({first.name: argument} if needs_argument else {}))
-
-
-def _folder(data):
-    """Returns where the data of all settings are; empty if that is not given."""
-    folder = data.get(_FOLDER, "")
-    check_value(f"data.{_FOLDER}", folder, str)
-    return folder
 
 
 def is_custom_source(source: str) -> bool:
@@ -209,8 +194,7 @@ def _partitions(config, source, seeds):
                 f"{_OF_SOURCES[needed]}, or another partition"
             )
         given[needed] = of_examples
-    fixed_seed = arguments.pop("seed", None)
-    check_value("partition.seed", fixed_seed, Seed | None)
+    arguments.pop("seed", None)
     seed_of = {seed: _draw_seed(config, seed) for seed in seeds}
     return {seed: _partition(config, draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
 

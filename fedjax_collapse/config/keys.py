@@ -236,6 +236,11 @@ def keys() -> dict[str, Key]:
     return {key.path: key for key in _of_section("")}
 
 
+def fields_of(section: str) -> list[str]:
+    """Returns the names of a section's keys."""
+    return [path.split(".")[1] for path in keys() if path.startswith(f"{section}.")]
+
+
 def _of_section(section: str) -> Iterator[Key]:
     for record, names in _PARTS[section]:
         for name in names.split():
@@ -271,8 +276,8 @@ def get_config(arg: str = "") -> ConfigDict:
     for key in keys().values():
         *sections, name = key.path.split(".")
         section = functools.reduce(lambda of, part: of.setdefault(part, {}), sections, values)
-        section[name] = config_dict.placeholder(_type(key.kind)) if key.default is None else key.default
-    return StudyConfig(copy.deepcopy(values))
+        section[name] = config_dict.placeholder(_type(key.kind)) if key.default is None else copy.copy(key.default)
+    return StudyConfig(values)
 
 
 def _type(kind):

@@ -1,11 +1,12 @@
 """Resolves the cells of a study, each to a value for every key of the config, and checks them."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedjax_collapse.config.cells import OF_STUDY, CellName, arms_of, merged, settings_of
 from fedjax_collapse.config.folder import RESERVED, RESERVED_FILES
-from fedjax_collapse.config.keys import keys
+from fedjax_collapse.config.keys import fields_of, keys
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
 from fedjax_collapse.schema.options import check_value
@@ -141,29 +142,24 @@ def _check_declared(what, kind, declared):
 
 def check_keys(config: Mapping[str, Any]) -> None:
     """Raises UserError for a key that a config does not have, a missing key, or a value of another kind."""
-    paths = keys()
-    tops = dict.fromkeys(path.partition(".")[0] for path in paths)
+    tops = dict.fromkeys(path.partition(".")[0] for path in keys())
     for key in config:
-        check_key("config key", key, tops, paths)
+        check_key("config key", key, tops, list(keys()))
     for key in tops:
         if key not in config and key not in OF_STUDY:
             raise UserError(f"the config has no {key}: start from base.get_config()")
-        check_value(f"config.{key}", config.get(key, {}), _kind(key))
+        check_value(f"config.{key}", config.get(key, {}), keys()[key].kind if key in keys() else dict)
     for section in _CLOSED:
-        known = [path.split(".")[1] for path in paths if path.startswith(f"{section}.")]
-        for key, value in config[section].items():
-            check_key(f"config key of {section}", key, known, paths)
-            kind = _kind(f"{section}.{key}")
-            choices = next(iter(getattr(kind, "__metadata__", ())), None)
-            if isinstance(value, str) and isinstance(choices, tuple):
-                check_name(f"{section}.{key}", value, choices)
-            check_value(f"{section}.{key}", value, kind)
-    for path in paths:
-        if path.startswith("engine.") and path.partition(".")[2] not in config["engine"]:
-            name = path.partition(".")[2]
-            raise UserError(f"config.engine has no {name}: change some of its values by config.engine.update(...)")
-
-
-def _kind(path):
-    """Returns the annotation of a key; sections are dicts."""
-    return keys()[path].kind if path in keys() else dict
+        for key in config[section]:
+            check_key(f"config key of {section}", key, fields_of(section), list(keys()))
+    for key in fields_of("engine"):
+        if key not in config["engine"]:
+            raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
+    for path, key in keys().items():
+        *sections, name = path.split(".")
+        section = functools.reduce(lambda of, part: of.get(part, {}), sections, config)
+        if sections and isinstance(section, Mapping) and name in section:
+            choices = next(iter(getattr(key.kind, "__metadata__", ())), None)
+            if isinstance(section[name], str) and type(choices) is tuple:
+                check_name(path, section[name], choices)
+            check_value(path, section[name], key.kind)

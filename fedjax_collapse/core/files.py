@@ -41,8 +41,7 @@ def writing(path: Path, is_new: bool = False) -> BinaryIO:
         UserError: it is a link.
         OSError: it cannot be opened, or is not a regular file.
     """
-    how = os.O_CREAT | os.O_TRUNC if is_new else 0
-    return _opened(path, "r+b", os.O_RDWR | os.O_NOFOLLOW | how)
+    return _opened(path, "r+b", os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_TRUNC if is_new else 0))
 
 
 def appending(path: Path) -> BinaryIO:

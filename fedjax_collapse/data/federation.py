@@ -258,10 +258,8 @@ class Federation(NamedTuple):
         check_value("federation: storage", storage, Annotated[str, STORAGES])
         store = open_store(folder)
         store = store if clients is None else store.first(clients)
-        if store.offsets[-1] > np.iinfo(np.int32).max:
-            raise UserError(
-                f"{folder}: {store.offsets[-1]} rows, expected at most {np.iinfo(np.int32).max}; set clients"
-            )
+        if store.offsets[-1] > (most := np.iinfo(np.int32).max):
+            raise UserError(f"{folder}: {store.offsets[-1]} rows, expected at most {most}; set clients")
         table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
         stored = Ownership(table, table.sizes)
         task = store.facts["task"]

@@ -178,9 +178,7 @@ class StoreWriter:
         arrays = {_INPUTS: as_numbers(f"{what}: inputs", inputs), _LABELS: as_numbers(f"{what}: labels", labels)}
         lengths = [len(array) if array.ndim else 0 for array in arrays.values()]
         if lengths[0] != lengths[1] or not lengths[0]:
-            raise UserError(
-                f"{what}: {lengths[0]} inputs and {lengths[1]} labels; expected at least one, of equal number"
-            )
+            raise UserError(f"{what}: {lengths[0]} inputs and {lengths[1]} labels; expected equal numbers, at least 1")
         labels = arrays[_LABELS]
         if labels.ndim == 1 and labels.dtype.kind in "iu":
             arrays[_LABELS] = labels = labels.astype(np.int32)

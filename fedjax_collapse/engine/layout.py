@@ -126,8 +126,7 @@ def batch_parts(
 
 def _kernels(model):
     """Returns the shapes of the network's weights, without biases and the parameters of normalisation layers."""
-    params = model.variable_shapes().params
-    return [leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+    return [leaf.shape for leaf in jax.tree.leaves(model.variable_shapes().params) if leaf.ndim > 1]
 
 
 def _is_dense(kernels):

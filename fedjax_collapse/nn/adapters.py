@@ -110,9 +110,7 @@ class LoRA:
         if getattr(layer, "groups", 1) > 1:
             raise UserError(f"LoRA: layers: {path} is a convolution in {layer.groups} groups, which has no one matrix")
         if self.rank > min(size, outer):
-            raise UserError(
-                f"LoRA: rank {self.rank}: layer {path} is {size} x {outer}, expected at most its smaller size"
-            )
+            raise UserError(f"LoRA: rank {self.rank}: layer {path} is {size} x {outer}, expected at most the smaller")
         a = layer.scope.param("lora_a", self.initial_a(size), (*inner, self.rank))
         b = layer.scope.param("lora_b", nn.initializers.zeros, (self.rank, outer))
         scale = layer.scope.param(SCALE, nn.initializers.constant(self.scale(self.rank)), (self.rank,))

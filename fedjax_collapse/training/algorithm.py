@@ -189,9 +189,7 @@ class FedAvg:
         for method in self.methods.values():
             method.check_with(training, self.private_part, model)
         if self._stacking and all(jax.tree.leaves(self.not_uploaded(model).params)):
-            raise UserError(
-                f"method {self._stacking[0]}: clients upload no params, which it would combine; leave it out"
-            )
+            raise UserError(f"method {self._stacking[0]}: clients upload no params to combine; leave it out")
 
     def _averaged_statistics(self, model):
         """Returns the paths of the running statistics that clients send."""

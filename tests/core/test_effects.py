@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import LARGE, TINY, batch_of, tiny_model
 
-from experiments.benchmarks.overheads import first_accepted
+from experiments.study.self_test import first_accepted
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.target import Target
@@ -126,8 +126,8 @@ def programs(
     def score(algorithm, state, clients):
         return server.evaluated(algorithm, network, state, clients)
 
-    def time(data, key):
-        clock = data.participation.clock
+    def time(assignment, key):
+        clock = assignment.participation.clock
         return () if clock is None else clock.seconds(key, jnp.ones(4, int))
 
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -321,12 +321,12 @@ OPTIONS = {
         Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"
     ),
     "fedavg": Options(FedAvg(TRAINING), programs, "algorithm"),
-    "participation": Options(Participation(0.5), of_participation, "data.participation"),
+    "participation": Options(Participation(0.5), of_participation, "assignment.participation"),
     "available": Options(
-        engine.Available(), lambda own: of_participation(Participation(0.5, own)), "data.participation.sampler"
+        engine.Available(), lambda own: of_participation(Participation(0.5, own)), "assignment.participation.sampler"
     ),
     "clock": Options(
-        engine.Clock(1.0), lambda own: of_participation(Participation(0.5, clock=own)), "data.participation.clock"
+        engine.Clock(1.0), lambda own: of_participation(Participation(0.5, clock=own)), "assignment.participation.clock"
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import first_accepted
+from experiments.study.self_test import first_accepted
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 from fedjax_collapse.config.keys import METHODS
 

@@ -24,7 +24,9 @@ from personal_case import (
     run,
     system,
 )
-from personal_case import variables as of
+from personal_case import (
+    variables as of,
+)
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
 from fedjax_collapse.core import masks

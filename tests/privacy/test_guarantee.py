@@ -297,7 +297,7 @@ def test_a_study(tmp_path, capsys):
 @pytest.mark.parametrize("privacy", ["delta=1e-3", "delta=1e-3, population=9_999", "epsilon=1.0, delta=1e-3"])
 def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
     """One line, before a round of any arm is traced."""
-    monkeypatch.setattr("experiments.study.groups.check", None)
+    monkeypatch.setattr("experiments.study.groups.prepare", None)
     config = write_config(
         tmp_path,
         f"config.arms = dict(plain=dict(), private=dict(methods=dict(dp_fedavg=dict()), privacy=dict({privacy})))",

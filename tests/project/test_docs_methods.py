@@ -1,7 +1,6 @@
 """The page of methods: every method has a section with its options and their defaults, and its equations convert."""
 
 import ast
-import dataclasses
 import importlib
 import re
 import sys
@@ -10,7 +9,8 @@ from pathlib import Path
 import markdown
 import pytest
 
-from fedjax_collapse import methods
+from experiments.commands import manual
+from fedjax_collapse import UserError, methods
 from fedjax_collapse.schema import discovery
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -30,12 +30,21 @@ def mathml(monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_options_have_their_defaults(name):
-    """One line for each option, or one for several: "* `name=default`, ...: what it is"."""
-    lines = re.findall(r"^\* (`\w+=.*?`):", SECTIONS[name], re.MULTILINE)
-    listed = dict(option.split("=", 1) for option in re.findall(r"`([^`]+)`", "\n".join(lines)))
-    defaults = {field.name: field.default for field in dataclasses.fields(PUBLIC[name])}
-    assert {option: ast.literal_eval(value) for option, value in listed.items()} == defaults
+def test_section_has_the_options_of_its_method(name):
+    (marked,) = re.findall("^<!-- options of (.+) -->$", SECTIONS[name], re.MULTILINE)
+    assert BY_FILE[marked] is PUBLIC[name]
+
+
+def test_options_are_of_this_code(capsys, monkeypatch, tmp_path):
+    """Else: fedjax-collapse manual --methods > methods.md && mv methods.md docs/methods.md"""
+    assert manual.with_options(PAGE) == PAGE
+    bare = re.sub(r"(?<= -->\n)(?:.+\n)+", "", PAGE)
+    assert len(bare) < len(PAGE) and manual.with_options(bare) == PAGE
+    assert manual.main(["--methods"]) == 0 and capsys.readouterr().out == PAGE
+    with pytest.raises(UserError, match=r"unknown method .* 'feddecor': did you mean 'feddecorr'"):
+        manual.with_options("<!-- options of feddecor -->\n")
+    monkeypatch.setattr(manual, "_METHODS_PAGE", tmp_path / "methods.md")
+    assert manual.main(["--methods"]) == 2 and "no such page" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -15,6 +15,7 @@ from fedjax_collapse import DPFedAvg, FedAvg, Federation, LocalTraining, Model, 
 from fedjax_collapse.config import build
 from fedjax_collapse.config.cells import merged
 from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import check_keys
 from fedjax_collapse.data import sources
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.run.evaluation import evaluate
@@ -134,6 +135,7 @@ def test_what_does_not_go_together_is_one_line(changes, message):
     if "store" in config["data"]["source"]:
         config["partition"] = dict(name="given")
     with pytest.raises(UserError, match=message) as error:
+        check_keys(config)
         build.federations(config, [0])
     assert "\n" not in str(error.value)
 

@@ -11,7 +11,6 @@ rounds. ``fedjax-collapse report runs/mr4 --format=md,tex`` writes the table wit
 """
 
 from experiments.configs.fedmr import base, table2
-from experiments.results.metrics import TO_TARGET
 from fedjax_collapse.config.published import compared
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
@@ -27,7 +26,7 @@ PAPER = {  # rounds: P10C10, P50C10, P100C10
 
 
 def _compared(why):
-    return compared(f"{base.SOURCE}, Table 4", PAPER, why, metric=TO_TARGET.name, target="fedavg")
+    return compared(f"{base.SOURCE}, Table 4", PAPER, why, metric="rounds_to_target", target="fedavg")
 
 
 get_config = base.study(

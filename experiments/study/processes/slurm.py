@@ -8,13 +8,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from experiments.startup import configure_devices
 from experiments.study.processes.workers import Work
 from experiments.study.resolving import RunSpec
+from fedjax_collapse.command import import_program
 from fedjax_collapse.config.folder import JOBS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.user_code import one_line
 
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = str(Path(__file__).resolve().parents[3])
 _LOCAL = "local"
 _OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
 
@@ -23,12 +25,11 @@ class Job:
     """The launcher for one run. When its time is over, submitit submits what ``checkpoint`` returns: the same job."""
 
     def __call__(self, arguments: list[str]) -> None:
-        from experiments import launch
-        from experiments.startup import configure_devices
-
         configure_devices()
         exits = _exits_of_submitit()
-        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: bool(exits))
+        status = import_program("launch").main(
+            [*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: bool(exits)
+        )
         if exits:
             raise exits[0]
         if status:

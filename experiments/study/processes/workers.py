@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import machine
 from experiments.results.metrics import headline_in, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study.failures import read_failure, write_failure
 from experiments.study.more_rounds import is_done
-from experiments.study.processes import machine
 from experiments.study.processes.lock import holder, only_process_in
 from experiments.study.progress.console import ROUNDS_PER_LINE, Console
 from experiments.study.progress.eta import Pace, duration
@@ -32,7 +32,7 @@ from fedjax_collapse.core.rows import last_row
 
 _PAUSE = 0.5  # seconds between two checks of the workers
 _WRONG = 2  # exit status of a worker that could not start
-_LAUNCHER = str(Path(__file__).resolve().parents[1] / "launch.py")
+_LAUNCHER = str(Path(__file__).resolve().parents[2] / "launch.py")
 
 
 class Place(NamedTuple):

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, TextIO
 
+from experiments import waiting
 from experiments.results.formats import Bold
 from experiments.results.metrics import (
     EFFECTIVE_RANK,
@@ -28,7 +29,6 @@ from experiments.results.tables.best import best_note
 from experiments.results.tables.pivots import NO_MEANS, Means, pivot
 from experiments.results.tables.table import accuracy_note, final_table, headline_of, local_note
 from experiments.results.tables.view import EVERYTHING, View
-from experiments.study.progress import waiting
 from experiments.study.progress.eta import Pace, duration
 from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.core.records import MEASURED

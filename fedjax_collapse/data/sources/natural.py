@@ -373,9 +373,9 @@ def pfllib(path: str | Path) -> Source:
     return _of_stream(streams.pfllib(path))._replace(client_names=())
 
 
-def _of_stream(stream):
-    """Returns the source of a stream, which is read anew."""
-    arrays = gather(stream)
+def _of_stream(stream, arrays=None):
+    """Returns the source of a stream, of which ``arrays`` is what was read; by default it is read."""
+    arrays = gather(stream) if arrays is None else arrays
     mean, std = mean_and_std_of(stream, arrays["images"])
     return Source(**arrays | names_of(arrays), mean=mean, std=std, task=stream.task)
 
@@ -385,9 +385,7 @@ def _streamed(name, file, make, options):
     files = [file, *(options.get(key, "") for key in ("test_file", "vocabulary", "tags"))]
     key = dict(files=files, states=list(map(_fingerprint, files)), options=options, preprocessing=text.VERSION)
     stream = make(file, **options)
-    arrays = cached(name, key, lambda: gather(stream))
-    mean, std = mean_and_std_of(stream, arrays["images"])
-    return Source(**arrays | names_of(arrays), mean=mean, std=std, task=stream.task)
+    return _of_stream(stream, cached(name, key, lambda: gather(stream)))
 
 
 def _fingerprint(place):

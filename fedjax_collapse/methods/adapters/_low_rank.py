@@ -89,8 +89,8 @@ class Ranked(LowRank):
     its product is the server's, truncated. ``padded`` undoes this change of scale.
 
     Args:
-        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
-            that rank for all.
+        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
+            is that rank for all.
     """
 
     ranks: tuple[Count, ...] = option(())

@@ -21,9 +21,10 @@ class FlexLoRA(Ranked):
     """Singular value decomposition of the mean product.
 
     Args:
-        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
-            that rank for all.
-        roots: whether the roots of the singular values are in both factors, as in raFLoRA, instead of all in B.
+        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
+            is that rank for all.
+        roots: whether the roots of the singular values are in both factors, as in raFLoRA, instead of all in B; steps
+            on B are then smaller in weak directions.
     """
 
     roots: bool = option(False)

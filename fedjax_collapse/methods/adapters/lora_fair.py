@@ -26,11 +26,12 @@ class LoRAFAIR(LowRank):
     """A correction of the mean of B.
 
     Args:
-        strength: of the norm of the correction.
-        objective: what the correction minimises: the ``frobenius`` norm of the difference, in closed form, or one minus
-            the ``cosine``.
-        steps: of gradient descent.
-        rate: of these steps.
+        strength: factor lambda of the norm of the correction.
+        objective: what the correction D minimises: the ``frobenius`` norm of the difference, in closed form, or one
+            minus the ``cosine``, as in the paper, by gradient descent from D = 0.
+        steps: number of steps of the gradient descent.
+        rate: learning rate of these steps; their curvature grows as the mean of B shrinks, so that it depends on the
+            norm.
     """
 
     strength: NonNegative = 0.01

@@ -26,7 +26,7 @@ class RoLoRA(Method):
     """Factors that are trained in turns.
 
     Args:
-        freeze_head: whether the head is never trained.
+        freeze_head: whether the head is never trained, as in the variant in FedRot-LoRA's released code.
     """
 
     freeze_head: bool = option(False)

@@ -64,14 +64,16 @@ class CCVR(Method):
     """Classifier calibration with virtual representations.
 
     Args:
-        when: whether the server continues from the uncalibrated (``end``) or the calibrated head (``every_round``).
+        when: whether the server continues from the uncalibrated (``end``) or the calibrated head (``every_round``); the
+            evaluated head is calibrated in both cases.
         samples: number of virtual features per class.
         epochs: passes over the virtual features when the head is trained.
         batch_size: virtual features in a batch.
         learning_rate: learning rate of the head's training, by SGD.
         momentum: momentum of the head's training.
-        clip: whether negative virtual features are set to 0.
-        clients: the clients whose features are measured, the last ``cohort`` or ``all``; ``all`` needs ``when="end"``.
+        clip: whether negative virtual features are set to 0, for features after a ReLU.
+        clients: the clients whose features are measured: the last ``cohort``, so that a class which it lacks stays
+            uncalibrated, or ``all``, which needs ``when="end"``.
     """
 
     when: str = option("end", choices=("end", "every_round"))

@@ -30,7 +30,7 @@ class FedGELA(Method):
     """Cross-entropy on a simplex whose vertices are scaled by the client's class frequencies.
 
     Args:
-        temperature: divides the logits in training; 0.2 in the authors' code.
+        temperature: T, which divides the logits in training; 0.2 in the authors' code.
     """
 
     temperature: Positive = 1.0

@@ -30,10 +30,12 @@ class FedVLS(Regularizer):
     """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with a separate strength.
 
     Args:
-        calibration: factor of the log class frequencies; 0 is plain cross-entropy.
-        distillation: strength of the distillation over vacant classes, the paper's lambda.
-        logit: strength of the logit suppression.
-        variant: formula of the suppression: of the released code (``official``) or of the paper (``paper``).
+        calibration: factor kappa of the log class frequencies; 0 is plain cross-entropy.
+        distillation: strength of the distillation over vacant classes, the paper's lambda, there 0.5 for CIFAR-100 and
+            TinyImageNet.
+        logit: strength mu of the logit suppression.
+        variant: formula of the suppression: of the released code (``official``) or of the paper (``paper``), unbounded
+            below.
     """
 
     needs_classes = True

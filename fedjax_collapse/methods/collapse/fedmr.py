@@ -41,12 +41,13 @@ class FedMR(Regularizer):
 
     Args:
         intra: strength of the first term, the paper's mu_1.
-        inter: strength of the second term, the paper's mu_2.
-        variant: scale of the first term (``losses/classwise.py``): of the released code (``official``), of
-            the paper's formula (``paper``), or of exact correlations (``paper_unit``).
+        inter: strength of the second term, the paper's mu_2; the default is our choice.
+        variant: scale of the first term (``losses/classwise.py``): of the released code (``official``), of the paper's
+            formula (``paper``), or of exact correlations (``paper_unit``), without the factor ``m_c^2 / (m_c - 1)^2``,
+            for which the paper's lemma 1 holds.
         normalise_d2: whether to divide the paper's variants by the squared number of features.
         min_count: fewest rows of a class in a batch for which the first term counts it.
-        eps: added to the variance of each feature within a class.
+        eps: added to the variance of each feature within a class; the paper has none.
         negatives: the other prototypes that a row is compared with: of the client's classes (``local``, eq. 4 as
             written) or of all classes (``all``, the role that the text gives to missing classes).
         margin: False drops the comparison with other prototypes.
@@ -55,7 +56,8 @@ class FedMR(Regularizer):
         submission_seed: seed of this draw.
         prototypes: class means (``mean``), or the authors' ablation ``one_hot``: the c-th unit vector for class c.
         prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
-        initial_prototypes: whether to start from the means over all clients of the initial model's features.
+        initial_prototypes: whether to start from the means over all clients of the initial model's features; otherwise
+            the second term is 0 until there are prototypes.
     """
 
     strengths = ("intra", "inter")

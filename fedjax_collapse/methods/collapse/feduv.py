@@ -23,11 +23,15 @@ class FedUV(Regularizer):
     Args:
         variance: strength of the first term, the paper's lambda; None is its value, a quarter of the number of classes.
         uniformity: strength of the second term, the paper's mu.
-        ddof: the divisor of the standard deviations is the number of rows less this; 1 in the released code.
-        hinge: of the shortfall from one-hot rows: above 0 (``plain``), its square (``squared``), or signed (``none``).
-        kernel_scale: factor of the kernel's width: 2 in the paper, 1 in the released code.
-        median: of an even number of distances: the ``lower`` of the middle two (released code), or their ``average``.
-        attached: whether the gradient flows through the median distance, as in the released code.
+        ddof: the divisor of the standard deviations is the number of rows less this; 1 in the released code. With 0 the
+            target for C classes is ``sqrt(C - 1) / C``.
+        hinge: what counts of the shortfall from one-hot rows: what is above 0 (``plain``), its square (``squared``), or
+            all, signed (``none``).
+        kernel_scale: factor of sigma, the kernel's width: 2 in the paper, 1 in the released code.
+        median: the median of an even number of distances: the ``lower`` of the middle two (released code), or their
+            ``average``.
+        attached: whether the gradient flows through the median distance, as in the released code; distances that are
+            equal to it have equal parts, as in PyTorch.
     """
 
     strengths = ("variance", "uniformity")

@@ -43,8 +43,9 @@ class FedLESAM(Method):
 
     Args:
         rho: norm of the perturbation; 0 is federated averaging.
-        stored: the model that u starts from: the model that the client received in its last round (``own``), or the
-            server's model before its last update (``server``).
+        stored: the model that u starts from: the model that the client received in its last round (``own``; in its
+            first round nothing is perturbed), or the server's model before its last update, for all clients
+            (``server``).
     """
 
     rho: NonNegative = 0.1

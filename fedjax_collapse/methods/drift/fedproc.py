@@ -30,7 +30,7 @@ class FedProc(Regularizer):
     """Prototype loss that is gradually replaced by cross-entropy.
 
     Args:
-        ramp_rounds: rounds until only cross-entropy is left; 100 in the released code.
+        ramp_rounds: rounds T until only cross-entropy is left; 100 in the released code.
         prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
     """
 

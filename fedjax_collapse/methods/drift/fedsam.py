@@ -36,7 +36,7 @@ class FedSAM(Method):
 
     Args:
         rho: norm of the perturbation; 0 is federated averaging.
-        adaptive: whether the perturbation of each entry is scaled by the param's absolute value.
+        adaptive: whether the perturbation scales with the params: ``rho w^2 g / ||w g||``, entry by entry.
     """
 
     rho: NonNegative = 0.1

@@ -29,8 +29,8 @@ class Scaffold(Method):
     """Control variates.
 
     Args:
-        normaliser: K_i: the number of ``steps``, as published, which with momentum is too small by a factor of about
-            ``1 / (1 - momentum)``, or the effective number of steps (``fednova``).
+        normaliser: what a client's update is divided by: its number of ``steps``, as published, which with momentum is
+            too small by a factor of about ``1 / (1 - momentum)``, or its effective number of steps (``fednova``).
         strength: factor of the correction; None is 1, as published.
     """
 

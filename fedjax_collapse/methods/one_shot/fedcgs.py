@@ -28,7 +28,8 @@ class FedCGS(ClosedForm):
     """Gaussians of the classes with a common covariance.
 
     Args:
-        covariance: of all features (``total``), or of their deviations from the mean of their class (``within``).
+        covariance: covariance of all features (``total``, with divisor N - 1), or of their deviations from the mean of
+            their class (``within``, with divisor N - C).
         finetune: whether clients then train the network; otherwise nothing is trained.
     """
 

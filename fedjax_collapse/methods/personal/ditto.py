@@ -26,7 +26,7 @@ class Ditto(Method):
 
     Args:
         strength: factor of the squared distance to the received model, the paper's lambda; its code has 1.
-        epochs: of the own model; None takes those of local training, phases and steps included.
+        epochs: epochs of the own model; None takes those of local training, phases and steps included.
     """
 
     strength: NonNegative = 1.0

@@ -42,7 +42,8 @@ class FedAMP(Method):
     Args:
         strength: factor of the squared distance to the mixture, the paper's lambda.
         alpha: step size of the server, alpha_k; it also divides the strength.
-        sigma: squared distance of two models at which their weight is 1 / e of the largest.
+        sigma: squared distance of two models at which their weight is 1 / e of the largest; it should be of the order
+            of such distances, which grow with the network.
         variant: the ``paper``, or PFLlib's term without gradient (``pfllib``), which is local training.
     """
 

@@ -30,7 +30,8 @@ class FedDBE(Method):
 
     Args:
         strength: factor of the squared distance between the means, the paper's kappa.
-        momentum: weight of a batch in the running mean r.
+        momentum: weight mu of a batch in the running mean r, which with 1 is the mean of the batch; also a factor of
+            the gradient of the second term, as the old r has none.
     """
 
     needs_head = Shifted

@@ -53,10 +53,11 @@ class FedFomo(Method):
 
     Args:
         models: number of models that a client receives, the paper's M; fewer if there are fewer.
-        validation: share of the client's examples that are held out from its training, the last ones.
+        validation: share of the client's examples that are held out from its training, the last ones, rounded down.
         explore: probability epsilon that a model is a random one.
-        explore_decay: subtracted from epsilon in every round.
-        variant: the ``paper``, or what PFLlib compares with and sends (``pfllib``).
+        explore_decay: subtracted from epsilon in every round, until it is 0.
+        variant: the ``paper``, or ``pfllib``: w is the model at the start of the last training, and the client's own,
+            trained model, whose score is 1 at first, is one of those that the server may send.
     """
 
     private = "all"

@@ -61,9 +61,10 @@ class FedPAC(Method):
 
     Args:
         strength: factor of the mean squared difference between features and prototypes, the paper's lambda.
-        head_epochs: epochs in which only the head is trained.
+        head_epochs: epochs in which only the head is trained; they and ``body_epochs`` replace those of local training.
         body_epochs: epochs in which only the body is trained, afterwards.
-        average: of the clients' prototypes of a class: weighted by their ``examples`` of it, or all ``clients`` equal.
+        average: how the clients' prototypes of a class are averaged: weighted by their ``examples`` of it, or all
+            ``clients`` equal.
     """
 
     private = "head"
@@ -136,8 +137,7 @@ def head_weights(statistics: Statistics, arrived: jax.Array) -> jax.Array:
         return smallest_combination(matrix, arrived)
 
     weights = jax.vmap(of_client)(gram, jnp.diag(gram))
-    weights = jnp.where(weights < _SMALLEST, 0, weights)
-    return _scaled(weights)
+    return _scaled(jnp.where(weights < _SMALLEST, 0, weights))
 
 
 def smallest_combination(matrix: jax.Array, allowed: jax.Array) -> jax.Array:

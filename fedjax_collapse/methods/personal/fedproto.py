@@ -40,7 +40,8 @@ class FedProto(Method):
     Args:
         strength: factor of the mean squared difference between features and prototypes, the paper's lambda; its
             experiments have 1, on CIFAR-10 0.1.
-        average: of the clients' prototypes of a class: weighted by their ``examples`` of it, or all ``clients`` equal.
+        average: how the clients' prototypes of a class are averaged: weighted by their ``examples`` of it, or all
+            ``clients`` equal.
         collected: whose mean is sent: the features of the ``trained`` network in evaluation mode, or those of the
             steps of the ``last_epoch`` or of ``all_epochs`` while it is trained.
         prediction: the class of the nearest of ``all`` prototypes, or of the client's ``own`` classes, or by the

@@ -31,8 +31,8 @@ class FedRoD(Method):
     Args:
         tau: factor of the log class counts in the loss of the generic head, which leaves out classes that the client
             lacks.
-        variant: ``paper``, or ``fl_bench``, whose personal head does not add the generic logits and also trains the
-            body.
+        variant: ``paper``, or ``fl_bench``, whose personal head also trains the body and does not add the generic
+            logits.
     """
 
     needs_classes = True

@@ -42,10 +42,11 @@ class PerFedAvg(Method):
     Args:
         alpha: the rate of the adapting step; that of local training is the paper's beta.
         order: ``fo`` leaves out the Hessian and takes two passes, ``hf`` approximates it in four.
-        delta: of the differences of gradients.
+        delta: factor of g in the differences of gradients.
         hessian: the rows D'' of the Hessian: a third of the batch of their ``own``, or those of the ``adapting`` step,
             of two halves.
-        steps: adapting steps of the model that a client uses.
+        steps: adapting steps of the model that a client uses, by plain SGD at rate ``alpha``, each on one of its
+            batches.
     """
 
     alpha: Positive = 0.01

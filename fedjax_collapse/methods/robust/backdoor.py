@@ -25,10 +25,10 @@ class Backdoor(Attack):
     """Training on patched images.
 
     Args:
-        share: of all clients that are malicious, the last ones; their number is rounded.
+        share: fraction of all clients that are malicious, the last ones; their number is rounded.
         target: the class that the patch is to cause.
         poisoned: the share of each batch that is patched, the first examples of it, rounded up.
-        size: of the patch in pixels, a square at the end of both axes, at the largest value of the batch in each
+        size: width of the patch in pixels, a square at the end of both axes, at the largest value of the batch in each
             channel.
     """
 

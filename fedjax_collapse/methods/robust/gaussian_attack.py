@@ -20,9 +20,9 @@ class GaussianAttack(Attack):
     """Noise as the update.
 
     Args:
-        share: of all clients that are malicious, the last ones; their number is rounded.
-        mean: of the noise, in the units of the params.
-        deviation: the standard deviation of the noise, likewise.
+        share: fraction of all clients that are malicious, the last ones; their number is rounded.
+        mean: mean of the noise in every entry, in the units of the params; 0.1 in blades.
+        deviation: the standard deviation of the noise, likewise; 0.1 in blades.
     """
 
     mean: float = 0.1

@@ -19,7 +19,7 @@ class LabelFlip(Attack):
     """Training on flipped labels.
 
     Args:
-        share: of all clients that are malicious, the last ones; their number is rounded.
+        share: fraction of all clients that are malicious, the last ones; their number is rounded.
     """
 
     needs_classes = True

@@ -22,7 +22,7 @@ class MinMax(OmniscientAttack):
     """The mean minus gamma deviations.
 
     Args:
-        share: of all clients that are malicious, the last ones; their number is rounded.
+        share: fraction of all clients that are malicious, the last ones; their number is rounded.
     """
 
     def forge(self, honest: Honest) -> PyTree:

@@ -20,8 +20,8 @@ class SignFlip(Attack):
     """The opposite update.
 
     Args:
-        share: of all clients that are malicious, the last ones; their number is rounded.
-        scale: factor of the update.
+        share: fraction of all clients that are malicious, the last ones; their number is rounded.
+        scale: factor s of the update.
     """
 
     scale: Positive = 1.0

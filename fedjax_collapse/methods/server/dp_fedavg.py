@@ -46,15 +46,19 @@ class DPFedAvg(Method):
     """Clipping of every client's upload, and Gaussian noise on the sum.
 
     Args:
-        clip: largest norm of an upload, over all that a client sends, in the units of the params; with ``quantile`` in
-            the first round.
-        noise_multiplier: standard deviation of the noise on the sum, divided by the clip.
-        noise_cohort_size: the expected number of clients for which the noise is; None is that of the run.
-        quantile: of the clients' norms, which the clip follows; None is a fixed clip.
-        clip_rate: how fast it does, on a logarithmic scale.
-        bit_noise: standard deviation of the noise on the number of clients within the clip; None is a twentieth of the
-            number of clients that the noise is for.
-        bands: number of rounds over which the noise is correlated; the server stores so many models less one.
+        clip: largest norm C of an upload, over all that a client sends, in the units of the params; with ``quantile``
+            in the first round.
+        noise_multiplier: z, the standard deviation of the noise on the sum, divided by the clip; in a config computed
+            from ``privacy.epsilon``, if given.
+        noise_cohort_size: the expected number M of clients for which the noise is drawn, z C / M on the mean; None is
+            that of the run.
+        quantile: the quantile gamma of the clients' norms that the clip follows; None is a fixed clip.
+        clip_rate: the rate eta at which the clip follows it, on a logarithmic scale.
+        bit_noise: standard deviation s of the noise on the number of clients within the clip; None is a twentieth of
+            the number of clients that the noise is for.
+        bands: number of successive rounds over which the noise is correlated. A client may take part in one of them at
+            most: with ``bands=50`` set ``cohort.sampler=dict(name="poisson", groups=50)``. The server stores so many
+            models less one.
     """
 
     clip: Positive = 1.0

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from fedjax_collapse import Model, Variables
+    from fedjax_collapse.core.records import Variables
+    from fedjax_collapse.nn.model import Model
 
 
 def arrays_in_order(model: "Model", variables: "Variables") -> list[np.ndarray]:

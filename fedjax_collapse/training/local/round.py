@@ -83,8 +83,7 @@ def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
 def personal(context: LocalContext) -> Variables:
     """Returns the model that a client uses after it has received the server's."""
     context = _received(context)
-    variables = context.server.variables if context.start is None else context.start
-    return _personal(context, variables)
+    return _personal(context, context.server.variables if context.start is None else context.start)
 
 
 def personal_of_trained(context: LocalContext) -> Variables:
@@ -116,8 +115,7 @@ def _at_end(context):
 
 def _personal(context, variables):
     for name, method in context.algorithm.having("personal").items():
-        own = method.personal(client_view(context, name))
-        return check_returned(name, "personal", own, variables)
+        return check_returned(name, "personal", method.personal(client_view(context, name)), variables)
     return variables
 
 
@@ -151,5 +149,4 @@ def _sent(context, trained, public):
         changed, new = method.upload(sent, finish_view(context, name, trained, public, sent))
         sent = context.sent(check_returned(name, "upload", changed, sent))
         memory[name] = check_returned(name, "upload", new, memory[name])
-    state = client.state._replace(memory=memory)
-    return context._replace(client=client.replace(state=state)), sent
+    return context._replace(client=client.replace(state=client.state._replace(memory=memory))), sent

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from experiments import machine  # noqa: E402
 from experiments.benchmarks import (  # noqa: E402
     SYSTEMS,
     Round,
@@ -39,7 +40,6 @@ from experiments.benchmarks.runner import Measurement  # noqa: E402
 from experiments.benchmarks.systems import storage_rounds  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from experiments.commands import benchmark  # noqa: E402
-from experiments.study.processes import machine  # noqa: E402
 from fedjax_collapse import LocalTraining  # noqa: E402
 from fedjax_collapse.core.records import UserError  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402

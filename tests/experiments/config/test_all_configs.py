@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.study.config_files import CONFIGS, config_files
+from experiments.config_files import CONFIGS, config_files
 from experiments.study.resolving import resolve
 from fedjax_collapse import UserError
 from fedjax_collapse.config import build

@@ -257,6 +257,7 @@ def test_wrong_data_and_partitions_are_one_line(case, cache):
     config = base.get_config()
     exec(f"config.{changes}", {"config": config})
     with pytest.raises(UserError) as error:
+        check_keys(plain(config))
         build.federations(plain(config), [0])
     assert message in str(error.value) and "\n" not in str(error.value)
 

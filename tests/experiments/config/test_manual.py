@@ -7,8 +7,8 @@ import pytest
 
 from experiments import launch
 from experiments.commands import list_names, manual
+from experiments.config_files import config_files
 from experiments.configs import base, quickstart
-from experiments.study.config_files import config_files
 from fedjax_collapse import UserError
 from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import keys

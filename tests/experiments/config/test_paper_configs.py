@@ -10,6 +10,7 @@ import pytest
 from conftest import long_where
 
 from experiments.benchmarks.hours import PUBLISHED
+from experiments.config_files import CONFIGS
 from experiments.configs.feddecorr import table3 as fd_table3
 from experiments.configs.fedmr import table1 as mr_table1
 from experiments.configs.fedmr import table2 as mr_table2
@@ -17,7 +18,6 @@ from experiments.results.metrics import ACCURACY
 from experiments.results.paper import paper_of
 from experiments.results.tables.pivots import pivot
 from experiments.study import study
-from experiments.study.config_files import CONFIGS
 from experiments.study.preparing import Examples, plan_of
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build

@@ -219,7 +219,7 @@ def test_everything_may_be_the_users_own(start, tmp_path):
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
     is_late = any(name in change for name in ("bad_measurement", "code:leaves", "code:interrupts"))
     is_early = change.startswith(
-        ("raise", "import", "config.partition", "config.server", "config.data")
+        ("raise", "import", "config.partition", "config.server", "config.data", "config.cohort.dropout")
     )  # before there are arms
     assert start((change,)) == (1 if is_late else 2)
     error = capsys.readouterr().err.strip()

@@ -10,7 +10,7 @@ import pytest
 import small_studies
 from small_studies import write_config
 
-from experiments import launch, startup
+from experiments import launch
 from experiments.study.processes import slurm
 from experiments.study.processes.workers import Work
 from experiments.study.resolving import StudySpec
@@ -70,7 +70,7 @@ def test_a_run_stops_with_a_checkpoint_before_submitit_ends_the_job(monkeypatch)
         return launch.STOPPED
 
     monkeypatch.setattr(launch, "main", main)
-    monkeypatch.setattr(startup, "configure_devices", lambda: None)
+    monkeypatch.setattr("experiments.study.processes.slurm.configure_devices", lambda: None)
     before = signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(143))
     try:
         with pytest.raises(SystemExit, match="143"):

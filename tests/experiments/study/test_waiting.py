@@ -3,7 +3,7 @@
 import pytest
 from test_console import Stream
 
-from experiments.study.progress import waiting
+from experiments import waiting
 from experiments.study.progress.console import Console
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.configs import base
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.user_code import explain, is_interrupt
 
-CONFIGS = Path(base.__file__).resolve().parent
+CONFIGS = Path(__file__).resolve().with_name("configs")
 _MODULE = "config_config"  # the name of a config file as a module, whatever that of the file
 _MOST = 3  # names that a message suggests
 _ROOT = CONFIGS.parents[1]  # messages show paths relative to it
