@@ -11,15 +11,7 @@ import jax
 from fedjax_collapse import engine
 from fedjax_collapse.config.federations import data_source as data_source
 from fedjax_collapse.config.federations import federations as federations
-from fedjax_collapse.config.keys import (
-    HEAD_INITS,
-    MEASUREMENTS,
-    METHODS,
-    NETWORKS,
-    OPTIMIZERS,
-    SERVER_OPTIMIZERS,
-    keys,
-)
+from fedjax_collapse.config.keys import HEAD_INITS, MEASUREMENTS, METHODS, NETWORKS, OPTIMIZERS, SERVER_OPTIMIZERS, keys
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target

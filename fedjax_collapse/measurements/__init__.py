@@ -12,20 +12,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedjax_collapse.analysis import (
-    confusion as matrices,
-)
-from fedjax_collapse.analysis import (
-    geometry,
-    rank,
-    similarity,
-)
-from fedjax_collapse.analysis import (
-    lidar as discriminant,
-)
-from fedjax_collapse.analysis import (
-    neural_collapse as nc,
-)
+from fedjax_collapse.analysis import confusion as matrices
+from fedjax_collapse.analysis import geometry, rank, similarity
+from fedjax_collapse.analysis import lidar as discriminant
+from fedjax_collapse.analysis import neural_collapse as nc
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.ranking import average_precisions

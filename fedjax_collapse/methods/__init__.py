@@ -15,45 +15,19 @@ from fedjax_collapse.methods.adapters.lora_fair import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods.adapters.raflora import RaFLoRA as RaFLoRA
 from fedjax_collapse.methods.adapters.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.adapters.rolora import RoLoRA as RoLoRA
-from fedjax_collapse.methods.base import (
-    ClientView as ClientView,
-)
-from fedjax_collapse.methods.base import (
-    CohortView as CohortView,
-)
-from fedjax_collapse.methods.base import (
-    DispatchView as DispatchView,
-)
-from fedjax_collapse.methods.base import (
-    FinishView as FinishView,
-)
-from fedjax_collapse.methods.base import (
-    GradientView as GradientView,
-)
-from fedjax_collapse.methods.base import (
-    LocalView as LocalView,
-)
-from fedjax_collapse.methods.base import (
-    Method as Method,
-)
-from fedjax_collapse.methods.base import (
-    Noise as Noise,
-)
-from fedjax_collapse.methods.base import (
-    NoiseView as NoiseView,
-)
-from fedjax_collapse.methods.base import (
-    PredictView as PredictView,
-)
-from fedjax_collapse.methods.base import (
-    Regularizer as Regularizer,
-)
-from fedjax_collapse.methods.base import (
-    RoundView as RoundView,
-)
-from fedjax_collapse.methods.base import (
-    Term as Term,
-)
+from fedjax_collapse.methods.base import ClientView as ClientView
+from fedjax_collapse.methods.base import CohortView as CohortView
+from fedjax_collapse.methods.base import DispatchView as DispatchView
+from fedjax_collapse.methods.base import FinishView as FinishView
+from fedjax_collapse.methods.base import GradientView as GradientView
+from fedjax_collapse.methods.base import LocalView as LocalView
+from fedjax_collapse.methods.base import Method as Method
+from fedjax_collapse.methods.base import Noise as Noise
+from fedjax_collapse.methods.base import NoiseView as NoiseView
+from fedjax_collapse.methods.base import PredictView as PredictView
+from fedjax_collapse.methods.base import Regularizer as Regularizer
+from fedjax_collapse.methods.base import RoundView as RoundView
+from fedjax_collapse.methods.base import Term as Term
 from fedjax_collapse.methods.classifier.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.classifier.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus as FedDrPlus

@@ -19,22 +19,10 @@ from fedjax_collapse.run.measurement import Measurement
 from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.run.running import PATIENCE, RunLoop
 from fedjax_collapse.run.running import Result as Result
-from fedjax_collapse.run.runs import (
-    Callbacks,
-    Hardware,
-    Row,
-    Run,
-    Schedule,
-)
-from fedjax_collapse.run.runs import (
-    initialize as initialize,
-)
-from fedjax_collapse.run.runs import (
-    prepare as prepare,
-)
-from fedjax_collapse.run.runs import (
-    structure as structure,
-)
+from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
+from fedjax_collapse.run.runs import initialize as initialize
+from fedjax_collapse.run.runs import prepare as prepare
+from fedjax_collapse.run.runs import structure as structure
 from fedjax_collapse.schema.options import check_fields, check_value
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local import NotFinite

@@ -19,27 +19,12 @@ from flax import struct
 
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.schema.annotations import (
-    CUSTOM as CUSTOM,
-)
-from fedjax_collapse.schema.annotations import (
-    PLAIN,
-    as_array,
-    is_array,
-    name_of,
-)
-from fedjax_collapse.schema.annotations import (
-    Interval as Interval,
-)
-from fedjax_collapse.schema.annotations import (
-    OpenChoice as OpenChoice,
-)
-from fedjax_collapse.schema.annotations import (
-    problem as problem,
-)
-from fedjax_collapse.schema.annotations import (
-    shown as shown,
-)
+from fedjax_collapse.schema.annotations import CUSTOM as CUSTOM
+from fedjax_collapse.schema.annotations import PLAIN, as_array, is_array, name_of
+from fedjax_collapse.schema.annotations import Interval as Interval
+from fedjax_collapse.schema.annotations import OpenChoice as OpenChoice
+from fedjax_collapse.schema.annotations import problem as problem
+from fedjax_collapse.schema.annotations import shown as shown
 
 _Arguments = ParamSpec("_Arguments")
 _Returned = TypeVar("_Returned")

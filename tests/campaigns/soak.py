@@ -31,18 +31,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.arguments import writable
-from fedjax_collapse import (
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    Scaffold,
-    engine,
-    nn,
-    partition,
-    simulate,
-    sources,
-)
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, engine, nn, partition, simulate, sources
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.run.history import read_arrays

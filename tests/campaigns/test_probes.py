@@ -15,15 +15,7 @@ from probes.text_classifier import federation as text_federation
 from probes.top_k_memory import LargestEntries
 
 import fedjax_collapse
-from fedjax_collapse import (
-    Batch,
-    FedAvg,
-    FedDecorr,
-    LocalTraining,
-    Model,
-    Scaffold,
-    nn,
-)
+from fedjax_collapse import Batch, FedAvg, FedDecorr, LocalTraining, Model, Scaffold, nn
 
 pytestmark = pytest.mark.slow
 

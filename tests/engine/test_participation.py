@@ -8,17 +8,7 @@ from conftest import Given, assert_close, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import (
-    MOON,
-    FedAvg,
-    FedDyn,
-    FedMR,
-    LocalTraining,
-    Participation,
-    Scaffold,
-    UserError,
-    engine,
-)
+from fedjax_collapse import MOON, FedAvg, FedDyn, FedMR, LocalTraining, Participation, Scaffold, UserError, engine
 from fedjax_collapse.run.runs import prepare
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 from loss_checks import evaluate
 
-from fedjax_collapse.losses import (
-    balanced_cross_entropy,
-    calibrated_cross_entropy,
-    restricted_cross_entropy,
-)
+from fedjax_collapse.losses import balanced_cross_entropy, calibrated_cross_entropy, restricted_cross_entropy
 
 Z = np.array([[1, 0.5, -0.5], [0.2, -1, 0.8], [0, 0.3, 0.6]])
 Y = np.array([0, 2, 0])

@@ -4,24 +4,8 @@ What each method stores after whole rounds is compared with plain PyTorch in ``t
 """
 
 import pytest
-from personal_case import (
-    TRAINING,
-    V1,
-    V2,
-    A,
-    B,
-    batches,
-    close,
-    federation,
-    in_order,
-    matrices,
-    of_client,
-    run,
-    system,
-)
-from personal_case import (
-    variables as of,
-)
+from personal_case import TRAINING, V1, V2, A, B, batches, close, federation, in_order, matrices, of_client, run, system
+from personal_case import variables as of
 
 from fedjax_collapse import FedAvg
 from fedjax_collapse.methods import Ditto, FedPer

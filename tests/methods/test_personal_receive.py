@@ -24,9 +24,7 @@ from personal_case import (
     run,
     system,
 )
-from personal_case import (
-    variables as of,
-)
+from personal_case import variables as of
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError, engine
 from fedjax_collapse.core.records import Outputs

@@ -11,15 +11,7 @@ import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 from flax import struct
 
-from fedjax_collapse import (
-    FedAvg,
-    LocalTraining,
-    Method,
-    Phase,
-    UserError,
-    engine,
-    option,
-)
+from fedjax_collapse import FedAvg, LocalTraining, Method, Phase, UserError, engine, option
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.drift.fedasam import FedASAM
 from fedjax_collapse.methods.drift.fedcm import FedCM

@@ -12,16 +12,7 @@ from fedjax_collapse import Model, UserError, nn
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
-from fedjax_collapse.nn.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    GroupNorm,
-    avg_pool,
-    kaiming_normal,
-    max_pool,
-    normalize,
-)
+from fedjax_collapse.nn.layers import BatchNorm, Conv, Dense, GroupNorm, avg_pool, kaiming_normal, max_pool, normalize
 from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
 from fedjax_collapse.nn.network import LayerOptions
 

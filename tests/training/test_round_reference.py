@@ -16,12 +16,8 @@ from reference import (
     personal_steps,
     robust,
 )
-from reference import (
-    personal_receive as own,
-)
-from reference import (
-    regularizers as terms,
-)
+from reference import personal_receive as own
+from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
 from reference.networks import TorchETF, TorchSimplex
 from reference.private_rounds import PlainDPFedAvg

@@ -23,15 +23,7 @@ from experiments.results.metrics import (
 )
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
-from experiments.results.plotting.drawing import (
-    THRESHOLD,
-    arm_line,
-    draws,
-    grid_of,
-    label,
-    new_figure,
-    whole_numbers,
-)
+from experiments.results.plotting.drawing import THRESHOLD, arm_line, draws, grid_of, label, new_figure, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, mean_and_std
 from fedjax_collapse.analysis.spectrum import FLOOR

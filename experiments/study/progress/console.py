@@ -12,16 +12,7 @@ from typing import Any, TextIO
 
 from experiments import waiting
 from experiments.results.formats import Bold
-from experiments.results.metrics import (
-    EFFECTIVE_RANK,
-    MINUS,
-    PHASES,
-    Metric,
-    R,
-    headline_in,
-    number,
-    show_number,
-)
+from experiments.results.metrics import EFFECTIVE_RANK, MINUS, PHASES, Metric, R, headline_in, number, show_number
 from experiments.results.paper import Paper
 from experiments.results.study_results import Summary
 from experiments.results.tables.agreement import APART, OVERLAP

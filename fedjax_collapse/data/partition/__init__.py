@@ -23,34 +23,14 @@ from jaxtyping import Int
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
-from fedjax_collapse.data.class_holders import (
-    Concentration,
-    Labels,
-    check_num_clients,
-    rows_by_class,
-    too_many_tries,
-)
-from fedjax_collapse.data.class_holders import (
-    Partition as Partition,
-)
-from fedjax_collapse.data.partition.natural import (
-    dirichlet_of_owners as dirichlet_of_owners,
-)
-from fedjax_collapse.data.partition.natural import (
-    given as given,
-)
-from fedjax_collapse.data.partition.natural import (
-    pachinko as pachinko,
-)
-from fedjax_collapse.data.partition.pfllib import (
-    pfllib_dir as pfllib_dir,
-)
-from fedjax_collapse.data.partition.pfllib import (
-    pfllib_exdir as pfllib_exdir,
-)
-from fedjax_collapse.data.partition.pfllib import (
-    pfllib_pat as pfllib_pat,
-)
+from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class, too_many_tries
+from fedjax_collapse.data.class_holders import Partition as Partition
+from fedjax_collapse.data.partition.natural import dirichlet_of_owners as dirichlet_of_owners
+from fedjax_collapse.data.partition.natural import given as given
+from fedjax_collapse.data.partition.natural import pachinko as pachinko
+from fedjax_collapse.data.partition.pfllib import pfllib_dir as pfllib_dir
+from fedjax_collapse.data.partition.pfllib import pfllib_exdir as pfllib_exdir
+from fedjax_collapse.data.partition.pfllib import pfllib_pat as pfllib_pat
 from fedjax_collapse.data.reading import index_file
 from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice, Seed, checked
 

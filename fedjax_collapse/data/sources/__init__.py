@@ -30,73 +30,28 @@ from fedjax_collapse.data.reading.images import folders, packages
 from fedjax_collapse.data.reading.images.encoded import Decoding
 from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import tabular
-from fedjax_collapse.data.source import (
-    MAX_PIXELS,
-    Channels,
-    Scale,
-    Share,
-    Size,
-    from_arrays,
-    from_listing,
-    names_of,
-)
-from fedjax_collapse.data.source import (
-    Source as Source,
-)
+from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size, from_arrays, from_listing, names_of
+from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources import glyph_images as drawing
 from fedjax_collapse.data.sources import normalisations
-from fedjax_collapse.data.sources.natural import (
-    arrow as arrow,
-)
-from fedjax_collapse.data.sources.natural import (
-    csv as csv,
-)
-from fedjax_collapse.data.sources.natural import (
-    leaf as leaf,
-)
-from fedjax_collapse.data.sources.natural import (
-    parquet as parquet,
-)
-from fedjax_collapse.data.sources.natural import (
-    pfl as pfl,
-)
-from fedjax_collapse.data.sources.natural import (
-    pfllib as pfllib,
-)
-from fedjax_collapse.data.sources.natural import (
-    table as table,
-)
-from fedjax_collapse.data.sources.natural import (
-    texts as texts,
-)
-from fedjax_collapse.data.sources.natural import (
-    tff as tff,
-)
+from fedjax_collapse.data.sources.natural import arrow as arrow
+from fedjax_collapse.data.sources.natural import csv as csv
+from fedjax_collapse.data.sources.natural import leaf as leaf
+from fedjax_collapse.data.sources.natural import parquet as parquet
+from fedjax_collapse.data.sources.natural import pfl as pfl
+from fedjax_collapse.data.sources.natural import pfllib as pfllib
+from fedjax_collapse.data.sources.natural import table as table
+from fedjax_collapse.data.sources.natural import texts as texts
+from fedjax_collapse.data.sources.natural import tff as tff
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.sources.standard import (
-    cifar10 as cifar10,
-)
-from fedjax_collapse.data.sources.standard import (
-    cifar100 as cifar100,
-)
-from fedjax_collapse.data.sources.standard import (
-    fashion_mnist as fashion_mnist,
-)
-from fedjax_collapse.data.sources.standard import (
-    mnist as mnist,
-)
-from fedjax_collapse.data.sources.standard import (
-    stl10 as stl10,
-)
-from fedjax_collapse.data.sources.standard import (
-    svhn as svhn,
-)
-from fedjax_collapse.data.sources.standard import (
-    tfds as tfds,
-)
-from fedjax_collapse.data.sources.standard import (
-    torchvision as torchvision,
-)
+from fedjax_collapse.data.sources.standard import cifar10 as cifar10
+from fedjax_collapse.data.sources.standard import cifar100 as cifar100
+from fedjax_collapse.data.sources.standard import fashion_mnist as fashion_mnist
+from fedjax_collapse.data.sources.standard import mnist as mnist
+from fedjax_collapse.data.sources.standard import stl10 as stl10
+from fedjax_collapse.data.sources.standard import svhn as svhn
+from fedjax_collapse.data.sources.standard import tfds as tfds
+from fedjax_collapse.data.sources.standard import torchvision as torchvision
 from fedjax_collapse.schema.options import Count, Interval, Natural, Seed, checked
 
 
