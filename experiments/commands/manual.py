@@ -154,7 +154,7 @@ def as_markdown() -> str:
     parts = [
         "# Configs: every key, and what it may be",
         "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the same, and\n"
-        "`--help=NAME` the options of a name. A config file starts from `experiments/configs/base.py` and changes\n"
+        "`--help=NAME` the options of a name. A config file starts from `fedjax_collapse/config/base.py` and changes\n"
         "values; any of them can also be changed on the command line, as in `--config.partition.alpha=0.05`, or\n"
         '`--config.seeds="(0,1)"` for a tuple and `--config.methods="dict(fedprox=dict(strength=0.1))"` for a dict.\n'
         "What chooses something by its name takes the options of that as further keys next to the name. In brackets\n"

@@ -4,7 +4,6 @@ A field of one of these records is a key, with the field's default, annotation a
 anywhere else. Dicts with a ``name`` choose something by its name; their other keys are its options.
 """
 
-import copy
 import functools
 import inspect
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import optax
 from flax.linen import Module
-from ml_collections import ConfigDict, config_dict
 
 from fedjax_collapse import engine, measurements, methods
 from fedjax_collapse.data import augment, partition, sources
@@ -267,30 +265,3 @@ def _key(path, record, field):
     if default is None and any(map(is_record, get_args(kind))):
         default, kind = {}, dict  # its options
     return Key(path, default, kind, meaning)
-
-
-def get_config(arg: str = "") -> ConfigDict:
-    """Returns a config with the default of every key."""
-    del arg
-    values: dict[str, Any] = {}
-    for key in keys().values():
-        *sections, name = key.path.split(".")
-        section = functools.reduce(lambda of, part: of.setdefault(part, {}), sections, values)
-        section[name] = config_dict.placeholder(_type(key.kind)) if key.default is None else copy.copy(key.default)
-    return StudyConfig(values)
-
-
-def _type(kind):
-    """Returns the first type of an annotation: int of ``Annotated[int, ...] | None``."""
-    return _type(get_args(kind)[0]) if get_args(kind) else kind
-
-
-class StudyConfig(ConfigDict):
-    """A config in which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
-
-    def __init__(self, values: Any = None, type_safe: bool = True, convert_dict: bool = True) -> None:
-        super().__init__(values, type_safe, convert_dict, allow_dotted_keys=True)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        is_dict = isinstance(value, dict)
-        super().__setitem__(key, ConfigDict(value, allow_dotted_keys=True) if is_dict else value)

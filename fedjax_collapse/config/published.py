@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from fedjax_collapse.config.base import get_config as base_config
 from fedjax_collapse.config.cells import merged
-from fedjax_collapse.config.keys import get_config as base_config
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 

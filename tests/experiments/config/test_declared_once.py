@@ -58,7 +58,7 @@ def added(request, monkeypatch):
 
 
 def test_it_is_a_key_with_its_default_and_its_checks(added):
-    config = keys.get_config()
+    config = base.get_config()
     *sections, name = added.split(".")
     values = plain(config)
     assert (values[sections[0]] if sections else values)[name] == 7
