@@ -9,7 +9,7 @@ from flax import struct
 from experiments.commands import manual
 from experiments.study import launch_options
 from fedjax_collapse import UserError
-from fedjax_collapse.config import keys
+from fedjax_collapse.config import base, keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys
 from fedjax_collapse.schema.options import Count, hints
