@@ -18,10 +18,7 @@ from fedjax_collapse.core.records import UserError
 PROGRAMS = {  # program: (module in ``experiments``, description)
     "launch": ("launch", "runs a study"),
     "list": ("commands.list_names", "lists methods, networks, data, partitions, measurements, augmentations, configs"),
-    "partition": (
-        "commands.show_partition",
-        "shows how a config's data are divided among its clients",
-    ),
+    "partition": ("commands.show_partition", "shows how a config's data are divided among its clients"),
     "report": ("commands.report", "writes the report of a study again, from its saved arrays"),
     "export": ("commands.export_weights", "writes the weights of a run for other libraries: safetensors, PyTorch"),
     "convert": ("commands.convert", "writes data, client by client, as a store on disk, from which rounds read"),

@@ -150,10 +150,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _rewrite(
-    folders: Sequence[Path],
-    console: Console,
-    read: Callable[[Path], Study],
-    look: Callable[[Iterable[Study]], View],
+    folders: Sequence[Path], console: Console, read: Callable[[Path], Study], look: Callable[[Iterable[Study]], View]
 ) -> bool:
     """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True

@@ -204,10 +204,7 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
         parts = 1
     layout = engine.Layout(
-        client_map,
-        cohort_size,
-        max_rounds=min(schedule.evaluate_every, schedule.rounds),
-        batch_parts=parts,
+        client_map, cohort_size, max_rounds=min(schedule.evaluate_every, schedule.rounds), batch_parts=parts
     )
     diverging = engine.SkipDiverged() if schedule.on_nan == "skip_client" else engine.KEEP_ALL
     if schedule.on_nan == "skip_client" and not client_map.is_compiled:
