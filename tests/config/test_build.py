@@ -262,7 +262,7 @@ def test_wrong_data_and_partitions_are_one_line(case, cache):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 
 def test_every_choice_is_documented():

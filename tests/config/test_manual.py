@@ -14,7 +14,7 @@ from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_has_every_option_key_config_and_name(capsys):
