@@ -195,6 +195,7 @@ _ADDED = {  # fields that are no keys of a config until it sets them
 }
 _DEFAULTS = {  # of a config, where the record has another one, or none
     "rounds": 30,
+    "cohort.sampler": "uniform",
     **dict.fromkeys(("cohort.dropout", "cohort.stragglers", "cohort.upload_loss"), 0.0),
     "partition.alpha": 0.1,
     "training.epochs": 5,
@@ -205,14 +206,12 @@ _DEFAULTS = {  # of a config, where the record has another one, or none
 }
 _KINDS = {  # of values in a config, where the record has what they choose
     "participation": hints(engine.Participation)["fraction"],
+    "cohort.sampler": Annotated[str, OpenChoice(SAMPLERS)],
     "watch": Annotated[str, OpenChoice(("one", "all"), "(int, ...)")],
     "measurements": dict,
     "training.augmentation": Annotated[str, OpenChoice(augment.PRESETS)],
 }
-_NAMED = {  # fields that are chosen by name, with the names; the key is that of the name
-    "cohort.sampler": ("uniform", OpenChoice(SAMPLERS)),
-    "server.optimizer": ("none", OpenChoice(["none", *SERVER_OPTIMIZERS])),
-}
+_NAMED = ("cohort.sampler", "server.optimizer")  # what stands next to its options: the key is that of its name
 
 
 class Key(NamedTuple):
@@ -257,11 +256,8 @@ def _further(record):
 
 def _key(path, record, field):
     meaning = described(simulate if record is Schedule else record).get(field, "")
-    if path in _NAMED:
-        default, names = _NAMED[path]
-        return Key(f"{path}.name", default, Annotated[str, names], meaning)
     kind = _KINDS.get(path, hints(record)[field])
     default = _DEFAULTS[path] if path in _DEFAULTS else inspect.signature(record).parameters[field].default
     if default is None and any(map(is_record, get_args(kind))):
         default, kind = {}, dict  # its options
-    return Key(path, default, kind, meaning)
+    return Key(f"{path}.name" if path in _NAMED else path, default, kind, meaning)

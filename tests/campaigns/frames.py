@@ -1,6 +1,6 @@
 """Prints the project's files that have a frame on the stack while a round of ``quickstart:smoke`` is traced.
 
-    python tests/campaigns/frames.py
+python tests/campaigns/frames.py
 """
 
 import sys
