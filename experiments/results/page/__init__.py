@@ -16,7 +16,6 @@ from experiments.results.contents import OVERVIEW, Plot, plots_of
 from experiments.results.formats import name_of
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
-from experiments.results.plotting.compact_svg import Shared
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.tables.best import best_note, with_best
@@ -94,15 +93,12 @@ def write_report(study: Study | Path | str, view: View = EVERYTHING, wait: Wait 
 
 def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[str, str]:
     """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
-    shared = Shared(drawing.themed)
     overview = plots_of(study, OVERVIEW) if len(study.settings) > 1 else []
     parts = {setting: study.of_setting(setting) for setting in study.settings}
     total = len(overview) + sum(len(plots_of(part, absolute=view.absolute)) for part in parts.values())
     with wait(f"drawing the figures of {study.path}", total) as advance:
-        sections = [
-            _section(part, i, setting, view, shared, advance) for i, (setting, part) in enumerate(parts.items())
-        ]
-        overview = _drawn(overview, study, "all-", NUMBERS, shared, advance)
+        sections = [_section(part, i, setting, view, advance) for i, (setting, part) in enumerate(parts.items())]
+        overview = _drawn(overview, study, "all-", NUMBERS, advance)
     figures = [*overview, *(figure for section in sections for figure in section.figures)]
     page = _template().render(
         title=f"Study {name_of(study.path.resolve())}",
@@ -118,7 +114,6 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[s
         environment=environment(study.starts),
         script=_SCRIPT,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
-        shared=shared.as_svg(),
     )
     return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: page}
 
@@ -219,12 +214,12 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(part: Study, index: int, setting: str, view: View, shared: Shared, advance: Advance) -> Section:
+def _section(part: Study, index: int, setting: str, view: View, advance: Advance) -> Section:
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
     folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
     plots = plots_of(part, absolute=view.absolute)
-    figures = _drawn(plots, part, f"setting{index}-" if setting else "", folder, shared, advance)
+    figures = _drawn(plots, part, f"setting{index}-" if setting else "", folder, advance)
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
     notes = accuracy_note(summary), local_note(summary), best_note(summary), *dead_notes(part)
@@ -232,23 +227,21 @@ def _section(part: Study, index: int, setting: str, view: View, shared: Shared, 
     return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 
 
-def _drawn(
-    plots: Sequence[Plot], study: Study, prefix: str, folder: str, shared: Shared, advance: Advance
-) -> list[Figure]:
+def _drawn(plots: Sequence[Plot], study: Study, prefix: str, folder: str, advance: Advance) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
     drawn = []
     for plot in plots:
-        drawn.append(_draw(plot, study, prefix + plot.name, folder, shared))
+        drawn.append(_draw(plot, study, prefix + plot.name, folder))
         advance()
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
 
-def _draw(plot: Plot, study: Study, id: str, folder: str, shared: Shared) -> Figure:
+def _draw(plot: Plot, study: Study, id: str, folder: str) -> Figure:
     numbers = plot.numbers(study) if plot.numbers else []
     selection = plot.draw.select(study)
     if (figure := plot.draw(study, selection)) is None:
         return Figure(id, plot, "", "", "", numbers)
-    svg, file = drawing.svg(figure, plot.title, shared), os.path.join(folder, f"{plot.name}.csv")
+    svg, file = drawing.svg(figure, plot.title), os.path.join(folder, f"{plot.name}.csv")
     return Figure(id, plot, svg, selection.as_csv(), file, numbers)
 
 

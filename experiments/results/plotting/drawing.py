@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import html
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.results.plotting.compact_svg import Shared, compact
 from experiments.results.selection import Selection
 from fedjax_collapse.core import files
 
@@ -249,9 +249,11 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
 
 
 @styled
-def svg(figure: "Figure", description: str, shared: Shared) -> str:
-    """Returns the figure as an ``<svg>`` element for a page that also has the ``shared`` definitions."""
+def svg(figure: "Figure", description: str) -> str:
+    """Returns the figure as an ``<svg>`` element of a page, without the ids by which nothing refers to its parts."""
     out = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(out, format="svg", dpi=200, metadata=nothing)
-    return compact(out.getvalue(), description, shared)
+    size, drawing = re.search(r'<svg [^>]*(viewBox="[^"]*")[^>]*>(.*)', out.getvalue(), re.DOTALL).groups()
+    drawing = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", drawing)
+    return themed(f'<svg role="img" aria-label="{html.escape(description)}" {size}>{drawing}')
