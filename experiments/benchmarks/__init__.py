@@ -40,7 +40,7 @@ class System(NamedTuple):
     The cohorts of the task are repeated without end. A round starts when it is requested.
     """
 
-    module: str  # in this package; imported by the process that runs it, so that none loads both JAX and PyTorch
+    module: str  # of ``systems``; imported by the process that runs it, so that none loads both JAX and PyTorch
     function: str
     needs: dict[str, str]  # package: how to install it
     devices: tuple[str, ...] = ("cpu",)
@@ -49,7 +49,7 @@ class System(NamedTuple):
 
     def load(self) -> Callable[[Workload, Task, Setting], Iterator[Round]]:
         """Returns the function."""
-        return getattr(importlib.import_module(f"{__name__}.{self.module}"), self.function)
+        return getattr(importlib.import_module(f"{__name__}.systems.{self.module}"), self.function)
 
 
 _TORCH, _BOTH = {"torch": PYTORCH}, ("cpu", "gpu")

@@ -26,19 +26,7 @@ from experiments.parser import Parser, print_result
 from experiments.research.rank_and_accuracy import spearman
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.plotting.drawing import (
-    FIGURES,
-    MARKERS,
-    THRESHOLD,
-    arm_colour,
-    grid_of,
-    label,
-    legend,
-    new_figure,
-    save_figure,
-    styled,
-    whole_numbers,
-)
+from experiments.results.plotting import drawing
 from experiments.results.reading import read_study
 from experiments.results.study_results import Run, Study, moments
 from experiments.results.tables.paired import check_base, pairs
@@ -78,8 +66,8 @@ def _write(folder, out, base, beyond):
     out.mkdir(parents=True, exist_ok=True)
     (out / "runs.csv").write_text(csv_text(rows_of(curves)), encoding="utf-8")
     figure = draw(curves, base, beyond)
-    for kind in FIGURES:
-        save_figure(figure, out / f"adapter_rank.{kind}")
+    for kind in drawing.FIGURES:
+        drawing.save_figure(figure, out / f"adapter_rank.{kind}")
     tables = {name: table([c for c in curves if c.setting == name], base) for name in _settings(curves)}
     parts = [text for name, of_setting in tables.items() for text in (f"**{name}**", of_setting)]
     return "\n\n".join([*parts, correlations(curves, base), f"wrote {out}"])
@@ -177,35 +165,35 @@ def correlations(curves: Sequence[Curve], base: str) -> str:
     return markdown(rows, num_labels=1).rstrip()
 
 
-@styled
+@drawing.styled
 def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
     """Energy over the rounds, a panel for each setting, above gains over the energies after the last round."""
     from matplotlib.ticker import NullFormatter
 
     settings, arms = _settings(curves), list(dict.fromkeys(curve.arm for curve in curves))
-    figure = new_figure(5.0, width=2.7 * len(settings) + 0.6)
-    panels = grid_of(figure, 2 * len(settings), len(settings), sharey="row")
+    figure = drawing.new_figure(5.0, width=2.7 * len(settings) + 0.6)
+    panels = drawing.grid_of(figure, 2 * len(settings), len(settings), sharey="row")
     for above, below, setting in zip(panels, panels[len(settings) :], settings, strict=False):
         for index, arm in enumerate(arms):
             own = [curve for curve in curves if (curve.setting, curve.arm) == (setting, arm)]
-            look = dict(color=arm_colour(arms, arm), marker=MARKERS[index % len(MARKERS)])
+            look = dict(color=drawing.arm_colour(arms, arm), marker=drawing.MARKERS[index % len(drawing.MARKERS)])
             if own:
                 means = np.mean([np.maximum(curve.energy, _FLOOR) for curve in own], axis=0)
-                above.plot(own[0].rounds, means, label=label(arm), markersize=3, linewidth=1.2, **look)
+                above.plot(own[0].rounds, means, label=drawing.label(arm), markersize=3, linewidth=1.2, **look)
             points = [(max(curve.energy[-1], _FLOOR), curve.gain) for curve in own if arm != base]
             below.scatter(*np.reshape(points, (-1, 2)).T, s=12, alpha=0.7, linewidths=0, **look)
-        above.set(title=label(setting), xlabel="round", yscale="log")
-        whole_numbers(above.xaxis)
+        above.set(title=drawing.label(setting), xlabel="round", yscale="log")
+        drawing.whole_numbers(above.xaxis)
         if any(math.isfinite(c.gain) for c in curves if c.setting == setting and c.arm != base):
-            below.axhline(0, **THRESHOLD, zorder=1)
+            below.axhline(0, **drawing.THRESHOLD, zorder=1)
             below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
             below.xaxis.set_minor_formatter(NullFormatter())
         else:
             below.remove()
     panels[0].set_ylabel(f"energy beyond rank {beyond}")
-    panels[len(settings)].set_ylabel(f"gain over {label(base)} (points)")
+    panels[len(settings)].set_ylabel(f"gain over {drawing.label(base)} (points)")
     found = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    legend(figure, list(found.values()), list(found))
+    drawing.legend(figure, list(found.values()), list(found))
     return figure
 
 

@@ -29,17 +29,7 @@ from scipy.stats import spearmanr
 from experiments.parser import Parser, print_result
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.plotting.drawing import (
-    COLOURS,
-    FIGURES,
-    MARKERS,
-    THRESHOLD,
-    label,
-    legend,
-    new_figure,
-    save_figure,
-    styled,
-)
+from experiments.results.plotting import drawing
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
 from experiments.results.tables.paired import check_base, pairs, why_none
@@ -95,8 +85,8 @@ def _compare(folders, out, base, score):
     _write(out / "settings.csv", settings)
     _write(out / "kinds.csv", kinds)
     figure = scatter(rows, score)
-    for kind in FIGURES:
-        save_figure(figure, out / f"rank_and_accuracy.{kind}")
+    for kind in drawing.FIGURES:
+        drawing.save_figure(figure, out / f"rank_and_accuracy.{kind}")
     text = "\n\n".join(filter(None, (table(settings), kinds_table(kinds))))
     return "\n".join([text, *(line for study in studies for line in left_out(study, base)), f"wrote {out}"])
 
@@ -252,7 +242,7 @@ def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
     return markdown(rows).rstrip()
 
 
-@styled
+@drawing.styled
 def scatter(rows: Sequence[Difference], score: str = "headline") -> "Figure":
     """The gain in accuracy against that of each metric, a panel each, with a point for each arm and setting.
 
@@ -261,24 +251,24 @@ def scatter(rows: Sequence[Difference], score: str = "headline") -> "Figure":
     means = arm_means(rows)
     settings = list(dict.fromkeys(mean["setting"] for mean in means))
     metrics = [m for m in METRICS if np.isfinite([mean[m] for mean in means]).any()]
-    figure = new_figure(3.2, width=2.9 * len(metrics) + 0.4)
+    figure = drawing.new_figure(3.2, width=2.9 * len(metrics) + 0.4)
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     for axes, metric in zip(panels, metrics, strict=True):
         for i, setting in enumerate(settings):
             own = [mean for mean in means if mean["setting"] == setting]
-            lap, colour = i // len(COLOURS), COLOURS[i % len(COLOURS)]
+            lap, colour = i // len(drawing.COLOURS), drawing.COLOURS[i % len(drawing.COLOURS)]
             look = dict(color=colour, linewidths=0) if not lap else dict(facecolors="none", edgecolors=colour)
-            look["marker"] = MARKERS[(i + lap) % len(MARKERS)]
+            look["marker"] = drawing.MARKERS[(i + lap) % len(drawing.MARKERS)]
             axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, **look)
-        axes.axhline(0, **THRESHOLD, zorder=1)
-        axes.axvline(0, **THRESHOLD, zorder=1)
+        axes.axhline(0, **drawing.THRESHOLD, zorder=1)
+        axes.axvline(0, **drawing.THRESHOLD, zorder=1)
         axes.set_xlabel(f"gain in {METRICS[metric][1]}")
         if metric in _LINEAR:
             _linear_up_to(axes.set_xscale, axes.xaxis, _LINEAR[metric], [mean[metric] for mean in means])
     panels[0].set_ylabel(f"gain in {SCORES[score][1]} (points)")
     _linear_up_to(panels[0].set_yscale, panels[0].yaxis, _LINEAR["accuracy"], [mean["accuracy"] for mean in means])
     handles = panels[0].collections[: len(settings)]
-    legend(figure, handles, [label(setting) for setting in settings])
+    drawing.legend(figure, handles, [drawing.label(setting) for setting in settings])
     return figure
 
 

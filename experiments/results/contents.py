@@ -1,5 +1,6 @@
 """The figures of a report in their order, with captions."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Plot(NamedTuple):
     optional: bool = False  # left out without data, instead of being reported as missing
 
 
-_BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
+_BAND = "a line is the mean over seeds, a band (up to four arms) one standard deviation (n - 1) to either side"
 _OF_BOTH = "of the server model and of the watched client's model after local training in the same round"
 _LATE = " With twelve rounds or more their last part is enlarged on the right."
 _LAYERS = (
@@ -36,16 +37,15 @@ _LAYERS = (
     "after training (mean over the watched clients), below, the server's model that is averaged from them in the same "
     "round; mean over seeds, one colour scale for all panels."
 )
+_more = functools.partial(Plot, wide=True, optional=True)
 PLOTS = (
-    Plot(
+    _more(
         "sweep",
         "Sweep",
         "Accuracy (or the task's score), effective rank of the server model and R after the last round, against the "
         "swept value; if there are several axes, lines differ in the values of the others. Mean over seeds, with one "
         "standard deviation (n - 1) to either side; a grey line is an arm that is not swept.",
         sweep,
-        wide=True,
-        optional=True,
     ),
     Plot(
         "accuracy",
@@ -80,15 +80,13 @@ PLOTS = (
         figures.absolute_spectra,
         optional=True,
     ),
-    Plot(
+    _more(
         "client-spectra",
         "Spectra of the clients",
         "Share of the variance of the test-set features in each principal dimension, largest first: of every watched "
         "client's model after local training in the last saved round (thin), and of the server's model that is "
         "averaged from them (black); of the first seed.",
         client_spectra,
-        wide=True,
-        optional=True,
     ),
     Plot(
         "effective-rank",
@@ -113,87 +111,69 @@ PLOTS = (
         f"if several clients are watched, the mean over them; {_BAND}.{_LATE}",
         figures.collapse_ratio,
     ),
-    Plot(
+    _more(
         "measurements",
         "Measurements",
         "Custom measurements of the study (measured/<name> in metrics.jsonl), a panel for each name; values of local "
         f"models are dashed (the mean over them if several are watched); {_BAND}.",
         figures.measurements,
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "domains",
         "Accuracy by domain",
         f"Accuracy of the server model on the test examples of each domain; {_BAND}.",
         figures.domains,
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "layer-ranks",
         "Effective rank of each layer",
         f"Effective rank of the representation after each block on the test set (measurement layers). {_LAYERS}",
         over_layers("effective_rank", "effective rank", logarithmic=True),
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "layer-probes",
         "Linear probes of each layer",
         "Test accuracy of a linear classifier fitted to the representation after each block (measurement layers). "
         f"{_LAYERS}",
         over_layers("probe", "accuracy (0 to 1)", logarithmic=False),
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "layer-nc1",
         "Variability within classes, by layer",
         "NC1 of the representation after each block on the test set (measurement layers): 0 if each class is one "
         f"point. {_LAYERS}",
         over_layers("nc1", "NC1", logarithmic=True),
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "head-spectra",
         "Singular values of the classifier",
         "Singular values of the weight of the server model's classifier (measurement head_spectrum), largest first, "
         "mean over seeds, a panel for each arm; a few rounds, the later the darker: where the last values are small, "
         "the classifier uses fewer dimensions.",
         head_spectra,
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "sphere",
         "Features on the unit sphere",
         "Test-set features of the server model at the last round that saved them, first seed, minus their mean, along "
         "their three principal axes and scaled to length 1; pale points are on the far side. Features that use many "
         "dimensions spread over the sphere, collapsed ones lie on a circle or at a few places.",
         embedding.sphere,
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "tsne-classes",
         "t-SNE of features, by class",
         "Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE "
         "(perplexity 30, from the principal components); distances between far groups mean nothing.",
         embedding.tsne_classes,
-        wide=True,
-        optional=True,
     ),
-    Plot(
+    _more(
         "tsne-clients",
         "t-SNE of one class's features, by client",
         "Features of the test examples of one class (the second, or the first that there is) under the local models of "
         f"up to {embedding.CLIENTS} watched clients of the last round that saved them, first seed, together in the "
         "plane by t-SNE: clients apart from each other have learned different features of the class.",
         embedding.tsne_clients,
-        wide=True,
-        optional=True,
     ),
     Plot(
         "training-loss",
@@ -209,15 +189,13 @@ PLOTS = (
         "of each arm: a row that stays bright is a client that learns less; grey means not in that round's cohort.",
         client_loss,
     ),
-    Plot(
+    _more(
         "within-round",
         "Losses within a round",
         "Mean of the cross-entropy and of every term over each epoch of local training, before their strengths, in the "
         "last round of each arm's first seed: grey lines are clients, the coloured line is their mean "
         "(training.logged_epochs).",
         within_round,
-        wide=True,
-        optional=True,
     ),
     Plot(
         "timing",
@@ -246,28 +224,24 @@ PLOTS = (
         wide=True,
     ),
 )
-OVERVIEW = (  # of all settings
+OVERVIEW = tuple(  # of all settings
     Plot(
-        "accuracy",
-        "Accuracy",
-        f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(lambda study: [ACCURACY.name]),
+        name,
+        title,
+        f"{what} after each round, a panel for each setting; {_BAND}.",
+        figures.over_settings(of),
         wide=True,
-    ),
-    Plot(
-        "score",
-        "Score",
-        f"The score of a task that has no accuracy after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(figures.score_of),
-        wide=True,
-    ),
-    Plot(
-        "effective-rank",
-        "Effective rank",
-        f"Effective rank of the server model's features after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(lambda study: [EFFECTIVE_RANK.name]),
-        wide=True,
-    ),
+    )
+    for name, title, what, of in (
+        ("accuracy", "Accuracy", "The headline accuracy", lambda study: [ACCURACY.name]),
+        ("score", "Score", "The score of a task that has no accuracy", figures.score_of),
+        (
+            "effective-rank",
+            "Effective rank",
+            "Effective rank of the server model's features",
+            lambda study: [EFFECTIVE_RANK.name],
+        ),
+    )
 )
 
 

@@ -53,7 +53,7 @@ def csv_text(rows: Iterable[Iterable[Any]], form: str = "") -> str:
     def written(cell):
         if isinstance(cell, float):  # np.float64 is one
             return f"{cell:{form}}" if math.isfinite(cell) else ""
-        return in_csv(cell) if isinstance(cell, str) else cell
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([written(cell) for cell in row] for row in rows)
@@ -63,11 +63,6 @@ def csv_text(rows: Iterable[Iterable[Any]], form: str = "") -> str:
 def name_of(path: Path) -> str:
     """Returns the name of a file or folder as text, decoded as UTF-8 in any locale; other bytes as escapes."""
     return os.fsencode(path.name).decode(errors="backslashreplace")
-
-
-def in_csv(text: str) -> str:
-    """Adds a leading ' to text that a spreadsheet would interpret as a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def in_markdown(text: str) -> str:

@@ -299,7 +299,5 @@ def mean_and_std(values: list[float]) -> tuple[float, float]:
     """Returns mean and sample standard deviation; NaN where undefined."""
     if len(values) > 1 and len(set(values)) == 1:  # such as epsilon; their mean may differ by rounding
         return values[0], 0.0
-    return (
-        float(np.mean(values)) if values else math.nan,
-        float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-    )
+    mean = float(np.mean(values)) if values else math.nan
+    return mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan

@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from fedjax_collapse import engine
+from fedjax_collapse import engine, methods
 from fedjax_collapse.config.federations import data_source as data_source
 from fedjax_collapse.config.federations import federations as federations
 from fedjax_collapse.config.keys import HEAD_INITS, MEASUREMENTS, METHODS, NETWORKS, OPTIMIZERS, SERVER_OPTIMIZERS, keys
@@ -32,6 +32,7 @@ from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.privacy.keys import is_rejected
 from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.run.runs import Schedule
+from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name, choose, chosen_name, found, functions, without
 from fedjax_collapse.schema.options import Decay, NonNegative, Positive, check_value, constructor, with_options
 from fedjax_collapse.schema.user_code import explained
@@ -108,7 +109,9 @@ def _method(path, key, options):
     name = options.get("name", key)
     if alias := _ALIASES.get(name) if isinstance(name, str) else None:
         raise UserError(f"{path}: {name} is federated averaging with {alias}")
-    return from_values(path, found("method", name, METHODS, Method), without(options, "name"))
+    is_new = isinstance(name, str) and name not in METHODS  # perhaps a file that is new since the import
+    known = discovery.classes(methods, Method) if is_new else METHODS
+    return from_values(path, found("method", name, known, Method), without(options, "name"))
 
 
 def _training(config):

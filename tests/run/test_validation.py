@@ -207,7 +207,7 @@ def test_the_round_that_is_best_on_validation_rows(name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
-def test_a_study_has_the_columns_and_one_of_an_earlier_version_continues(tmp_path, capsys):
+def test_a_study_has_the_columns(tmp_path, capsys):
     paper = 'dict(source="X", comparable=True, values=dict(only=12.5), metric="validated_accuracy")'
     config = write_config(tmp_path, "config.rounds = 3", f"config.paper = {paper}")
     workdir = f"--workdir={tmp_path / 'study'}"
@@ -223,12 +223,3 @@ def test_a_study_has_the_columns_and_one_of_an_earlier_version_continues(tmp_pat
     assert summary["validation_round"]["mean"] == best["round"]
     assert start(config, workdir) == 2
     assert "common_validation is " in capsys.readouterr().err
-
-    config, earlier = write_config(tmp_path, "config.rounds = 3"), f"--workdir={tmp_path / 'earlier'}"
-    assert start(config, earlier) == 0
-    file = tmp_path / "earlier/config.json"
-    values = json.loads(file.read_text())
-    del values["data"]["validation_fraction"]
-    file.write_text(json.dumps(values))
-    assert start(config, earlier) == 0 and "By validation" not in (tmp_path / "earlier/report.html").read_text()
-    assert start(config, earlier, "--config.data.validation_fraction=0.1") == 2

@@ -115,7 +115,7 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[s
         script=_SCRIPT,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
     )
-    return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: page}
+    return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: drawing.defined_once(page)}
 
 
 def demonstrations(study: Study) -> list[str]:
@@ -176,11 +176,9 @@ def missing_results(study: Study) -> list[str]:
 
 def several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences about arms that different starts have trained in different layouts."""
-    return [
-        f"{arm}: starts have trained it with {'; '.join(layouts)}: rounding may differ between them."
-        for arm, layouts in layouts_of(starts).items()
-        if len(layouts) > 1
-    ]
+    several = {arm: "; ".join(layouts) for arm, layouts in layouts_of(starts).items() if len(layouts) > 1}
+    note = "{}: starts have trained it with {}: rounding may differ between them."
+    return [note.format(*of_arm) for of_arm in several.items()]
 
 
 def as_text(record: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -70,18 +70,18 @@ def client_loss(study: Study, selection: Selection) -> "Figure | None":
 
 def _within_rounds(study: Study) -> Selection:
     """Losses of every epoch of the last round of each arm's first seed, without epochs that a client did not take."""
-    runs = [run for arm in study.arms for run in [next(iter(study.of_arm(arm)), None)] if run is not None]
-    return Selection(
-        ("arm", "round", "loss", "client", "epoch", "value"),
-        [
-            (arm, int(run.clients["round"][-1]), name, int(client), number, float(value))
-            for arm, run in zip(study.arms, runs, strict=True)
-            for name in _logged(run)
-            for place, client in enumerate(_identities(run, run.clients[f"{EPOCH}1/{name}"]))
-            for number in _epochs(run)
-            if np.isfinite(value := run.clients[f"{EPOCH}{number}/{name}"][-1, place])
-        ],
-    )
+    rows = []
+    for run in (study.of_arm(arm)[0] for arm in study.arms):
+        for name in _logged(run):
+            of_epochs = {number: run.clients[f"{EPOCH}{number}/{name}"][-1] for number in _epochs(run)}
+            width = run.clients[f"{EPOCH}1/{name}"].shape[1]
+            identities = map(int, run.clients.get("client", [range(width)])[-1])
+            for client, *losses in zip(identities, *of_epochs.values(), strict=True):
+                pairs = [
+                    (epoch, float(loss)) for epoch, loss in zip(of_epochs, losses, strict=True) if np.isfinite(loss)
+                ]
+                rows += [(run.arm, int(run.clients["round"][-1]), name, client, *pair) for pair in pairs]
+    return Selection(("arm", "round", "loss", "client", "epoch", "value"), rows)
 
 
 @draws(_within_rounds)
@@ -113,12 +113,6 @@ def within_round(study: Study, selection: Selection) -> "Figure":
         first.tick_params(labelleft=True)
     figure.supxlabel("epoch within the round", fontsize="medium")
     return figure
-
-
-def _identities(run: Run, values: np.ndarray) -> np.ndarray:
-    """Returns the clients of the values [rounds, entries] of a run's last round."""
-    found = run.clients.get("client")
-    return np.arange(values.shape[1]) if found is None else found[-1]
 
 
 def _logged(run: Run) -> list[str]:

@@ -163,19 +163,12 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], abov
 
     size = matplotlib.rcParams["font.size"]
     width = 120 / size * figure.get_figwidth()  # characters that fit, roughly
-    columns = int(width // (max(map(len, labels)) + 7))
-    columns = min(len(labels), max(1, columns))
+    columns = min(len(labels), max(1, int(width // (max(map(len, labels)) + 7))))
     rows = -(-len(labels) // columns)
     columns = -(-len(labels) // rows)  # as many rows, but filled evenly
     figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
-    figure.legend(
-        handles,
-        labels,
-        loc=f"outside {'upper' if above else 'lower'} center",
-        ncols=columns,
-        columnspacing=1.4,
-        handlelength=2.2,
-    )
+    place = f"outside {'upper' if above else 'lower'} center"
+    figure.legend(handles, labels, loc=place, ncols=columns, columnspacing=1.4, handlelength=2.2)
 
 
 def whole_numbers(axis: Any, most: int = 8) -> None:
@@ -255,5 +248,16 @@ def svg(figure: "Figure", description: str) -> str:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(out, format="svg", dpi=200, metadata=nothing)
     size, drawing = re.search(r'<svg [^>]*(viewBox="[^"]*")[^>]*>(.*)', out.getvalue(), re.DOTALL).groups()
-    drawing = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", drawing)
+    drawing = re.sub(r' id="(image\w+|[a-zA-Z.0-9]+_\d+)"', "", drawing)
     return themed(f'<svg role="img" aria-label="{html.escape(description)}" {size}>{drawing}')
+
+
+def defined_once(page: str) -> str:
+    """Returns a page in which letters, markers and clipped areas, whose ids follow from their content, stand once."""
+    ids = set()
+
+    def first(found):
+        id = found[1] or found[2]
+        return "" if id in ids else ids.add(id) or found[0]
+
+    return re.sub(r'<path id="([^"]+)"[^>]*/>|<clipPath id="([^"]+)">.*?</clipPath>', first, page, flags=re.DOTALL)

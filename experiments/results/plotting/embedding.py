@@ -29,11 +29,9 @@ _LINES = np.linspace(0, 2 * np.pi, 49)
 class Saved(NamedTuple):
     """The arrays of the measurement ``features`` at its last round."""
 
-    round: int
     features: np.ndarray  # [examples, features] of the server's model
     labels: np.ndarray  # [examples]
     local: dict[int, np.ndarray]  # by client, the features of its model
-    class_names: list[str]  # empty if classes have only numbers
 
 
 def project(features: np.ndarray) -> np.ndarray:
@@ -69,11 +67,6 @@ def embed(features: np.ndarray) -> np.ndarray:
         return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(values / size)
 
 
-def shown_class(labels: np.ndarray) -> int:
-    """Returns the class for which t-SNE compares clients: 1, as in FedUV's figure, or the first that is present."""
-    return 1 if np.any(labels == 1) else int(labels.min())
-
-
 def _selects(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarray] | None]) -> Callable:
     """Returns a function that selects the points [points, 2 or 3] of every arm and their groups, if all are finite."""
 
@@ -93,7 +86,8 @@ def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray] | None:
     clients = list(saved.local)[:CLIENTS]
     if len(clients) < 2:
         return None
-    parts = [saved.local[client][saved.labels == shown_class(saved.labels)] for client in clients]
+    shown = 1 if np.any(saved.labels == 1) else saved.labels.min()  # 1 as in FedUV's figure, or the first
+    parts = [saved.local[client][saved.labels == shown] for client in clients]
     return embed(np.concatenate(parts)), np.repeat(clients, [len(part) for part in parts])
 
 
@@ -128,7 +122,7 @@ def _saved(study: Study, run: Run) -> Saved | None:
     if len(labels) != len(features) or local.shape != (len(clients), *features.shape):
         return None
     of_client = {int(client): part for client, part in zip(clients, local, strict=True) if client >= 0}
-    return Saved(int(arrays["round"][-1]), features, labels, of_client, class_names(run.partition))
+    return Saved(features, labels, of_client)
 
 
 def _class_name(study: Study) -> Callable[[int], str]:
@@ -185,7 +179,9 @@ def strip(axes: "Axes") -> None:
 
 def draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
     """Draws the sphere in orthographic projection, with circles of latitude and longitude in front."""
-    axes.add_patch(_disk())
+    from matplotlib.patches import Circle
+
+    axes.add_patch(Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8))
     up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
     circles = [point(latitude, _LINES) for latitude in up] + [point(_LINES, longitude) for longitude in right]
     for circle in circles:
@@ -203,12 +199,6 @@ def _area():
     import matplotlib
 
     return (0.3 * matplotlib.rcParams["font.size"]) ** 2
-
-
-def _disk():
-    from matplotlib.patches import Circle
-
-    return Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8)
 
 
 def point(latitude: float | np.ndarray, longitude: float | np.ndarray) -> np.ndarray:

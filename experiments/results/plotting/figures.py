@@ -36,6 +36,7 @@ SIGNIFICANT = -2.0  # eigenvalues with a larger natural logarithm count as signi
 LOWEST = -12.0  # spectra are cut off here, because an eigenvalue of exactly zero would flatten the rest
 SMALLEST = 1e-4  # percent of the variance, likewise
 LATE = 0.3  # the fraction of the rounds that is drawn again, enlarged
+_MOST_BANDS = 4  # arms; more bands than that hide one another
 _FEWEST = 12  # the least number of evaluated rounds for that
 _CURVE = ("arm", "metric", "round", "mean", "std")
 
@@ -251,7 +252,7 @@ def draw_curves(
     factor: float = 0,
     bands: bool = True,
 ) -> dict[str, Any]:
-    """Draws the metrics of every arm, with ``bands`` if there are several seeds; returns one line per arm.
+    """Draws the metrics of every arm, with ``bands`` of up to four arms; returns one line per arm.
 
     ``colours`` has all arms, in the order of lines; ``factor`` multiplies the values, by default to the metric's unit.
     """
@@ -266,8 +267,8 @@ def draw_curves(
         look = arm_line(colours, arm, len(rounds)) | ({"markerfacecolor": drawing.PAPER} if is_dashed else {})
         line = axes.plot(rounds, mean, "--" if is_dashed else "-", **look)[0]
         lines.setdefault(arm, line)
-        alpha = (0.08 if is_dashed else 0.18) * min(1, 4 / num_arms)
-        if bands:
+        if bands and num_arms <= _MOST_BANDS:
+            alpha = 0.08 if is_dashed else 0.18
             axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)

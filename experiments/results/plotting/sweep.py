@@ -55,6 +55,8 @@ def _after_the_last_round(study: Study) -> Selection:
 @draws(_after_the_last_round)
 def sweep(study: Study, selection: Selection) -> "Figure":
     """A panel for each metric against the first axis of the sweep; a line for each arm and values of other axes."""
+    from matplotlib.lines import Line2D
+
     swept, axis, metrics = _swept(study), selection.heading[1], _metrics_of(study)
     lines, others = lines_of(swept, axis), [name for name, arm in swept.items() if axis not in arm.values]
     moments = {arm: np.reshape(row[-2 * len(metrics) :], (len(metrics), 2)) for arm, *row in selection.rows}
@@ -70,8 +72,12 @@ def sweep(study: Study, selection: Selection) -> "Figure":
         for i, arm in enumerate(others):
             axes.axhline(shown[arm][0], **_unswept_look(i))
         axes.set(xlabel=label(axis), ylabel=metric.axis)
-    handles = _handles(len(lines), len(others))
-    legend(figure, handles, [label(name) for name in [*(line.name for line in lines), *others]])
+    looks = [*map(_look, range(len(lines))), *map(_unswept_look, range(len(others)))]
+    legend(
+        figure,
+        [Line2D([], [], **look) for look in looks],
+        [label(name) for name in [*(line.name for line in lines), *others]],
+    )
     return figure
 
 
@@ -108,12 +114,6 @@ def _is_a_place(value: Any) -> bool:
     """Returns whether the value is a number that can be shown on an axis."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST)
-
-
-def _handles(num_lines: int, num_others: int) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    return [Line2D([], [], **look) for look in [*map(_look, range(num_lines)), *map(_unswept_look, range(num_others))]]
 
 
 def _look(i: int) -> dict[str, Any]:

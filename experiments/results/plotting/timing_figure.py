@@ -40,7 +40,8 @@ def timing(study: Study, selection: Selection) -> "Figure":
     from matplotlib.ticker import EngFormatter
 
     arms, *seconds, speeds = selection.columns()
-    names = [label(arm, 22) + _share(study, arm) for arm in arms]
+    shared = [study.shared_by(arm) for arm in arms]  # by runs that were batched with those of the arm
+    names = [label(arm, 22) + f"\n1/{n} of shared time" * (n > 1) for arm, n in zip(arms, shared, strict=True)]
     figure = new_figure(1.5 + (0.55 if any("\n" in name for name in names) else 0.42) * len(arms))
     seconds_axes, speed_axes = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     left, bars = np.zeros(len(arms)), []
@@ -62,9 +63,3 @@ def timing(study: Study, selection: Selection) -> "Figure":
     seconds_axes.invert_yaxis()
     drawing.legend(figure, bars, list(PHASES))
     return figure
-
-
-def _share(study: Study, arm: str) -> str:
-    """Describes the fraction of its program's time that a run of the arm is given, if it was batched with others."""
-    most = study.shared_by(arm)
-    return f"\n1/{most} of shared time" if most > 1 else ""

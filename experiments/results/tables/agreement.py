@@ -83,11 +83,8 @@ def agreement_note(found: Mapping[str, Published]) -> str:
         (True, f"{OVERLAP}: the intervals mean ± standard deviation overlap"),
         (False, f"Without a spread of the paper, {OVERLAP}: its mean is in our interval mean ± standard deviation"),
     ):
-        compared = {
-            name: of.agrees
-            for name, of in found.items()
-            if of.agrees is not None and (of.spread is not None) == has_spread
-        }
+        alike = {name: of.agrees for name, of in found.items() if (of.spread is not None) == has_spread}
+        compared = {name: agrees for name, agrees in alike.items() if agrees is not None}
         if compared:
             apart = ", ".join(name for name, agrees in compared.items() if not agrees)
             counted = f"{test}, in {sum(compared.values())} of {len(compared)} cells"

@@ -35,12 +35,11 @@ def with_best(study: Study, summary: Summary) -> Summary:
 
 def mark_best(summary: Summary, names: Mapping[str, Sequence[str]]) -> Summary:
     """Returns the summary with ``best=True`` for these metrics of cells, as ``best_in`` returns them."""
-    return {
-        cell: {
-            name: {**entry, "best": True} if name in names.get(str(cell), ()) else entry for name, entry in of.items()
-        }
-        for cell, of in summary.items()
-    }
+    marked = {}
+    for cell, metrics in summary.items():
+        best = {name: {**metrics[name], "best": True} for name in names.get(str(cell), ()) if name in metrics}
+        marked[cell] = {**metrics, **best}
+    return marked
 
 
 def best_in(summary: Summary) -> dict[str, list[str]]:

@@ -56,10 +56,8 @@ def pivots(study: Study, view: View = EVERYTHING) -> list[Pivot]:
     paper, has_settings = paper_of(study.config), bool(study.config.get("settings"))
     if paper is None and not has_settings:
         return []
-    summary, first = (
-        with_best(study, view.of(summary_for_paper(study))),
-        paper.metric if paper else headline_of(study.summary),
-    )
+    summary = with_best(study, view.of(summary_for_paper(study)))
+    first = paper.metric if paper else headline_of(study.summary)
     metrics = dict.fromkeys([*[first] * (not view.columns), *view.metrics(summary)]) if has_settings else [first]
     return [pivot(summary, metric, paper, means_of(study.config)) for metric in metrics]
 

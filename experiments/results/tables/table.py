@@ -116,13 +116,8 @@ def final_table(summary: Summary, columns: Sequence[Metric] = ()) -> list[list[s
     for cell, metrics in summary.items():
         entries = [metrics.get(metric.name) for metric in columns]
         cells = [show_moments(m, entry, with_seeds=False) for m, entry in zip(columns, entries, strict=True)]
-        rows.append(
-            [
-                *(getattr(cell, name) for name in labels),
-                *cells,
-                str(max(int((entry or {}).get("n") or 0) for entry in entries)),
-            ]
-        )
+        num_seeds = max(int((entry or {}).get("n") or 0) for entry in entries)
+        rows.append([*(getattr(cell, name) for name in labels), *cells, str(num_seeds)])
     return rows
 
 
@@ -141,12 +136,9 @@ def columns_of(summary: Summary) -> list[Metric]:
     ranks = [metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES]
     of_local = OVER_CLIENTS if _is_over_clients(summary) else (R, LOCAL_DEAD_FEATURES)
     columns = [*accuracies, *ranks, DEAD_FEATURES, *of_local, *own]
-    return [metric for metric in columns if not metric.is_rare or _is_anywhere(metric, summary)]
-
-
-def _is_anywhere(metric, summary):
-    """Returns whether the mean of a cell is not 0."""
-    return any(number((metrics.get(metric.name) or {}).get("mean")) > 0 for metrics in summary.values())
+    entries = [(name, entry or {}) for metrics in summary.values() for name, entry in metrics.items()]
+    found = {name for name, entry in entries if number(entry.get("mean")) > 0}
+    return [metric for metric in columns if not metric.is_rare or metric.name in found]
 
 
 def _is_over_clients(summary):
