@@ -1,6 +1,7 @@
 """The parser of a command line: ``--help`` prints the whole docstring of the program; a wrong argument is one line."""
 
 import argparse
+import ast
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -54,3 +55,11 @@ def names_option(names: Sequence[str], what: str, other: str = "") -> dict[str, 
     """
     listed = ", ".join(names) + (f", or {other}" if other else "")
     return {"choices": OpenChoice(names, other), "metavar": "NAME,...", "help": f"{what} {listed}"}
+
+
+def literal(text: str) -> Any:
+    """Returns the text as a Python value if it is one, otherwise as text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -88,10 +88,8 @@ def _check_systems(parser, asked):
         parser.error("--device=gpu: nvidia-smi finds no GPU; leave the option out, or run on a machine with a GPU")
     runs = [name for name, system in SYSTEMS.items() if asked.device in system.devices]
     if others := [name for name in asked.systems if name not in runs]:
-        only = "CPUs" if asked.device == "gpu" else "GPUs"
-        parser.error(
-            f"--device={asked.device}: {', '.join(others)} runs on {only} only; expected --systems of {', '.join(runs)}"
-        )
+        only = f"{', '.join(others)} runs on {'CPUs' if asked.device == 'gpu' else 'GPUs'} only"
+        parser.error(f"--device={asked.device}: {only}; expected --systems of {', '.join(runs)}")
     needing = [name for name in asked.only if asked.suite == "workloads" and WORKLOADS[name].method != "fedavg"]
     having = [name for name, system in SYSTEMS.items() if system.has_methods]
     if needing and (without := [name for name in asked.systems if name not in having]):

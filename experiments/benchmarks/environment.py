@@ -12,21 +12,17 @@ from experiments.machine import num_cores
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Returns the machine, the precision of matrix products, and versions; None for a package that is not installed."""
     versions = {package: _version(package) for package in ("jax", "torch", "pfl", "flwr", "ray")}
-    name, products = (
-        (_field("/proc/cpuinfo", "model name") or platform.machine(), "float32")
-        if device == "cpu"
-        else (", ".join(gpus()), "TF32 of float32")
-    )
+    cpu = _field("/proc/cpuinfo", "model name") or platform.machine()
+    name, products = (cpu, "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
     machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
     return machine | versions | {"platform": platform.platform()}
 
 
 def gpus() -> list[str]:
     """Returns the names of the NVIDIA GPUs that the driver reports; loads neither JAX nor PyTorch."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        asked = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
-        )
+        asked = subprocess.run(command, capture_output=True, text=True)
     except OSError:
         return []
     return asked.stdout.splitlines() if asked.returncode == 0 else []

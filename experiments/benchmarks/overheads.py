@@ -16,6 +16,7 @@ cancel: a ratio is that of adjacent rounds.
 """
 
 import dataclasses
+import itertools
 from argparse import Namespace
 from collections.abc import Collection, Iterator
 
@@ -108,22 +109,13 @@ def _of_algorithms(algorithms, workload, setting):
 
 def _adapters(asked, setting):
     lora = LoRA(8, 16.0, layers=("query", "value"))
-    for patch in (4, 8):
-        for batch_size, clients_at_once in _BATCHES if asked.device == "cpu" else _BATCHES[:2]:
-            tokens = (32 // patch) ** 2 + 1
-            title = f"mini, {tokens} tokens, batch {batch_size}" + f", {clients_at_once} at once" * (
-                asked.device == "cpu"
-            )
-            yield (
-                title,
-                {
-                    name: _vit(of_batches(batch_size, clients), patch, adapters, freeze, setting)
-                    for name, clients, adapters, freeze in (
-                        ("adapters", clients_at_once, lora, "base"),
-                        ("all weights", 1, None, "none"),
-                    )
-                },
-            )
+    is_on_cpu = asked.device == "cpu"
+    for patch, (batch_size, clients) in itertools.product((4, 8), _BATCHES if is_on_cpu else _BATCHES[:2]):
+        adapted = _vit(of_batches(batch_size, clients), patch, lora, "base", setting)
+        whole = _vit(of_batches(batch_size, 1), patch, None, "none", setting)
+        at_once = f", {clients} at once" if is_on_cpu else ""
+        title = f"mini, {(32 // patch) ** 2 + 1} tokens, batch {batch_size}{at_once}"
+        yield title, {"adapters": adapted, "all weights": whole}
 
 
 def _vit(workload, patch, adapters, freeze, setting):

@@ -30,7 +30,7 @@ from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
-from experiments.parser import Parser, names_option, print_error
+from experiments.parser import Parser, literal, names_option, print_error
 from experiments.waiting import wait
 from fedjax_collapse.config.keys import METHODS, NETWORKS
 from fedjax_collapse.core.records import UserError
@@ -78,9 +78,8 @@ def command_line() -> Parser:
     of = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
     parser.add_argument("--lowerings", type=words, default=["auto"], **names_option(lowerings, of))
     parser.add_argument("--dtypes", type=words, default=["float32"], **names_option(tuple(filter(None, DTYPES)), "of"))
-    parser.add_argument(
-        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
-    )
+    of = "of the networks; repeatable"
+    parser.add_argument("--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help=of)
     parser.add_argument("--image_size", type=_number, help="height and width, by default 32 where that suffices")
     adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\""
     parser.add_argument("--adapters", type=_arguments, metavar="NAME=VALUE,...", help=adapters)
@@ -115,9 +114,8 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     from fedjax_collapse import engine
 
     models, devices = list(_models(topology, asked)), topology.devices
-    training = TRAINING.replace(
-        batch_size=asked.batch_size or TRAINING.batch_size, freeze="base" if asked.adapters else "none"
-    )
+    freeze = "base" if asked.adapters else "none"
+    training = TRAINING.replace(batch_size=asked.batch_size or TRAINING.batch_size, freeze=freeze)
     found = methods(training=training, model=models[0][1] if asked.adapters else None)
     algorithms = {name.lower(): algorithm for name, algorithm in found.items()}
     for name in asked.methods:
@@ -172,10 +170,7 @@ def _option(text):
     name, is_given, value = text.partition("=")
     if not (name and is_given):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+    return name, literal(value)
 
 
 def _arguments(text):

@@ -11,7 +11,6 @@ verified what is written. ``--check`` compares all of a store with its checksums
 cohort. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
-import ast
 import inspect
 import itertools
 import json
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from experiments.configs import base
-from experiments.parser import Parser, print_result
+from experiments.parser import Parser, literal, print_result
 from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
@@ -60,15 +59,14 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
-    parser.add_argument(
-        "folder", nargs="?", type=Path, metavar="FOLDER", help="of the store; made if it does not exist"
-    )
+    of_store = "of the store; made if it does not exist"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=of_store)
     parser.add_argument("--clients", type=int, metavar="N", default=0, help="with a partition, the number of clients")
     parser.add_argument("--seed", type=int, default=0, help="of the partition")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="compares a store with its checksums")
     for part, module in (("data", sources), ("partition", partitions)):
         for name, owners in sorted(_options_of(module).items()):
-            parser.add_argument(f"--{part}.{name}", type=_value, metavar="VALUE", help=f"of {', '.join(owners)}")
+            parser.add_argument(f"--{part}.{name}", type=literal, metavar="VALUE", help=f"of {', '.join(owners)}")
     return parser
 
 
@@ -197,11 +195,3 @@ def _divided(source, data, divided, clients, seed):
         raise UserError("--clients and --partition.name: expected both, or for natural clients none")
     config |= dict(partition=dict(divided), clients=clients, engine=config["engine"] | dict(storage="host"))
     return build.federations(config, [seed])[seed]
-
-
-def _value(text):
-    """Returns a number, a truth value or a tuple as written in Python; else the text."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

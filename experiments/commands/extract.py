@@ -103,10 +103,8 @@ def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | N
         UserError: data or network are invalid, or features are not finite.
     """
     if fraction := config["data"].get("validation_fraction", 0.0):
-        raise UserError(
-            f"data.validation_fraction {fraction:g}: the file has all training examples; expected 0 here, and the "
-            "fraction in the config that reads it"
-        )
+        expected = "expected 0 here, and the fraction in the config that reads it"
+        raise UserError(f"data.validation_fraction {fraction:g}: the file has all training examples; {expected}")
     with wait(f"reading {config['data']['source']}"):
         source = build.data_source(config["data"])
         federation = Federation.from_source(source, [np.arange(len(source.labels))], storage="host")

@@ -10,9 +10,8 @@ there. ``cohort`` is the sum over a round's clients in both directions, ``kept``
 Data are read for their shapes. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from experiments import waiting
 from experiments.parser import Parser, print_error
@@ -27,7 +26,6 @@ from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import Federation
 from fedjax_collapse.training.communication import Communication, communication
 
 HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict", "cohort", "kept"]
@@ -68,16 +66,12 @@ def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
     """
     examples = Examples(study.cells, study.seeds[:1])
     for cell in {run.cell.name: run.cell for run in study.runs}.values():
-        federation = examples.of(cell.setting)[cell.name][study.seeds[0]]
+        values, federation = cell.values, examples.of(cell.setting)[cell.name][study.seeds[0]]
         try:
-            yield cell, *_of_cell(cell.values, federation)
+            found = communication(build.algorithm(values), build.model(values, federation), federation.train)
+            yield cell, found, build.schedule(values).rule.cohort_size(values["clients"])
         except UserError as error:
             raise UserError(f"{cell}: {error}") from error
-
-
-def _of_cell(config: Mapping[str, Any], federation: Federation) -> tuple[Communication, int]:
-    found = communication(build.algorithm(config), build.model(config, federation), federation.train)
-    return found, build.schedule(config).rule.cohort_size(config["clients"])
 
 
 def _row(cell, found, cohort_size):

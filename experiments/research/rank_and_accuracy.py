@@ -256,7 +256,7 @@ def scatter(rows: Sequence[Difference], score: str = "headline") -> "Figure":
     for axes, metric in zip(panels, metrics, strict=True):
         for i, setting in enumerate(settings):
             own = [mean for mean in means if mean["setting"] == setting]
-            lap, colour = i // len(drawing.COLOURS), drawing.COLOURS[i % len(drawing.COLOURS)]
+            lap, colour = i // len(drawing.COLOURS), drawing.arm_colour(settings, setting)
             look = dict(color=colour, linewidths=0) if not lap else dict(facecolors="none", edgecolors=colour)
             look["marker"] = drawing.MARKERS[(i + lap) % len(drawing.MARKERS)]
             axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, **look)

@@ -100,13 +100,9 @@ def dirichlet(options: Options) -> Columns:
             start = _client_network()
             gradient = dynamics.class_mean_gradient_matrix(start, inputs, labels)
             *_, (_, trained) = _at_times(start, inputs, labels, _END, options.steps)
-            row = {
-                "alpha": alpha,
-                "seed": seed,
-                "classes": len(np.unique(labels)),
-                "effective_classes": exp_entropy(shares),
-            }
-            row["rank_of_G"] = effective_rank(np.linalg.svd(gradient, compute_uv=False))
+            rank_of_g = effective_rank(np.linalg.svd(gradient, compute_uv=False))
+            row = {"alpha": alpha, "seed": seed, "classes": len(np.unique(labels))}
+            row |= {"effective_classes": exp_entropy(shares), "rank_of_G": rank_of_g}
             rows.append({**row, "rank_at_start": _rank_on_all_classes(start), "rank": _rank_on_all_classes(trained)})
     return columns_of(rows)
 

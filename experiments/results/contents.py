@@ -37,7 +37,7 @@ _LAYERS = (
     "after training (mean over the watched clients), below, the server's model that is averaged from them in the same "
     "round; mean over seeds, one colour scale for all panels."
 )
-_more = functools.partial(Plot, wide=True, optional=True)
+_more = functools.partial(Plot, wide=True, optional=True)  # drawn if a study measured more than all do
 PLOTS = (
     _more(
         "sweep",
@@ -224,24 +224,17 @@ PLOTS = (
         wide=True,
     ),
 )
-OVERVIEW = tuple(  # of all settings
-    Plot(
-        name,
-        title,
-        f"{what} after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(of),
-        wide=True,
-    )
-    for name, title, what, of in (
-        ("accuracy", "Accuracy", "The headline accuracy", lambda study: [ACCURACY.name]),
-        ("score", "Score", "The score of a task that has no accuracy", figures.score_of),
-        (
-            "effective-rank",
-            "Effective rank",
-            "Effective rank of the server model's features",
-            lambda study: [EFFECTIVE_RANK.name],
-        ),
-    )
+
+
+def _overview(name: str, what: str, metrics_of: Callable[[Study], list[str]]) -> Plot:
+    caption = f"{what} after each round, a panel for each setting; {_BAND}."
+    return Plot(name, name.capitalize().replace("-", " "), caption, figures.over_settings(metrics_of), wide=True)
+
+
+OVERVIEW = (  # of all settings
+    _overview("accuracy", "The headline accuracy", lambda study: [ACCURACY.name]),
+    _overview("score", "The score of a task that has no accuracy", figures.score_of),
+    _overview("effective-rank", "Effective rank of the server model's features", lambda study: [EFFECTIVE_RANK.name]),
 )
 
 

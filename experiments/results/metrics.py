@@ -14,6 +14,7 @@ PHASES = ("compile", "train", "evaluate")  # of a round; their seconds are in ti
 MINUS = "\N{MINUS SIGN}"  # of numbers that are shown; files for programs have the hyphen
 LARGEST = 1e100  # the largest number that is shown; squares of larger ones may not be finite
 _DOMAIN = "domain_accuracy/"
+_TOP = range(1, 6)  # labels that recall is of
 _PRIVACY = {EPSILON: "\u03b5 at \u03b4 = {}", AS_IF: "\u03b5 at \u03b4 = {} as if {}"}
 
 
@@ -51,10 +52,7 @@ ACCURACY = Metric("accuracy", "Accuracy (%)", "accuracy", "%", 100, ".2f", "high
 BEST_ACCURACY = ACCURACY._replace(name="best_accuracy", heading="Best", quantity="best accuracy")
 LAST10_ACCURACY = ACCURACY._replace(name="last10_accuracy", heading="Last 10", quantity="mean accuracy of the last 10")
 SCORES = (  # the headlines of tasks that have no accuracy
-    *(
-        ACCURACY._replace(name=f"recall_at_{top}", heading=f"Recall at {top} (%)", quantity=f"recall at {top}")
-        for top in range(1, 6)
-    ),
+    *(ACCURACY._replace(name=f"recall_at_{k}", heading=f"Recall at {k} (%)", quantity=f"recall at {k}") for k in _TOP),
     Metric("squared_error", "Squared error", "squared error", better="lower", of="headline"),
 )
 EFFECTIVE_RANK = Metric("effective_rank", "Effective rank", "effective rank", "dimensions", format=".1f")

@@ -12,6 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.config_files import config_argument, load_config, with_config_found, without_config
+from experiments.parser import literal
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
@@ -141,7 +142,7 @@ def _new_options(config, arguments):
             name, _, text = argument.removeprefix("--config.").partition("=")
             node, path = config, name.split(".")
             if path[0] == "sweep":
-                new[argument] = ["sweep", ".".join(path[1:])], _literal(text)
+                new[argument] = ["sweep", ".".join(path[1:])], literal(text)
                 continue
             if path[0] in _NAMED and len(path) > 1:
                 check_name(f"{path[0][:-1]} in --config.{name}:", path[1], config[path[0]])
@@ -149,13 +150,13 @@ def _new_options(config, arguments):
             is_open = len(part) > 1 and part[0] in _OPTIONS
             for key in path:
                 if is_open and isinstance(node, ConfigDict) and key not in node:
-                    new[argument] = path, _literal(text)
+                    new[argument] = path, literal(text)
                     break
                 valid = node if isinstance(node, ConfigDict) else ()
                 check_key(f"config key in --config.{name}:", key, valid, list(keys()))
                 node = node[key]
             else:
-                value = _literal(text)
+                value = literal(text)
                 if isinstance(node, ConfigDict) and not isinstance(value, dict):
                     raise UserError(
                         f"--config.{name}={text}: expected --config.{name}.name={text}, or a dict(key=value, ...) in "
@@ -190,14 +191,6 @@ class _Braces(ast.NodeTransformer):
             keys = [ast.Constant(entry.arg) for entry in call.keywords]
             return ast.Dict(keys, [self.visit(entry.value) for entry in call.keywords])
         return call
-
-
-def _literal(text):
-    """Returns the text as a Python value if it is one, otherwise as text."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _set_option(config, path, value):

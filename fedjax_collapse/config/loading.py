@@ -81,8 +81,8 @@ class LoadedRun(NamedTuple):
         """Returns the network in PyTorch, in evaluation mode.
 
         It maps images [batch, channels, height, width], normalised as ``(images - mean) / std``, to logits. Networks of
-        ``fedjax_collapse.nn`` with the usual classifier have such a twin; adapters are
-        merged into the weights of their layers.
+        ``fedjax_collapse.nn`` with the usual classifier have such a twin; adapters are merged into the weights of their
+        layers.
 
         Args:
             variables: of this network; by default those of the run.

@@ -89,7 +89,7 @@ def test_they_are_drawn():
         plain[f"{EPOCH}{epoch}/task_loss"][1, :2] = [value, value + 1]
     decorr = plain | {f"{EPOCH}{e}/feddecorr/correlation": plain[f"{EPOCH}{e}/task_loss"] / 2 for e in (1, 2, 3)}
     runs = {"plain": plain, "decorr": decorr, "without": {"round": np.array([1])}}
-    runs = {arm: [SimpleNamespace(clients=of_arm)] for arm, of_arm in runs.items()}
+    runs = {arm: [SimpleNamespace(clients=of_arm, arm=arm)] for arm, of_arm in runs.items()}
     study = SimpleNamespace(arms=list(runs), of_arm=runs.get, config={"arms": {arm: {} for arm in runs}})
     figure = within_round(study)
     panels = [axes for axes in figure.axes if axes.axison]
@@ -99,7 +99,9 @@ def test_they_are_drawn():
     assert len(of_clients) == 2  # the third was not in the cohort
     rows = within_round.select(study).rows
     assert len(rows) == 4 + 8 and rows[0] == ("plain", 2, "task_loss", 0, 1, 4.0)
-    many = {f"{i}": runs["decorr" if i == 6 else "plain"] for i in range(7)}  # a loss of what is not drawn has no panel
+    many = {}  # a loss of what is not drawn has no panel
+    for i in range(7):
+        many[f"{i}"] = [SimpleNamespace(clients=runs["decorr" if i == 6 else "plain"][0].clients, arm=f"{i}")]
     panels = within_round(
         SimpleNamespace(arms=list(many), of_arm=many.get, config={"arms": {arm: {} for arm in many}})
     ).axes

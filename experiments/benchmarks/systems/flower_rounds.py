@@ -35,15 +35,9 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
             state = ArrayRecord(pytorch_loops.network(workload, task).state_dict())
             _Strategy(task, setting, report).start(grid, state, MANY)
 
-        run_simulation(
-            server,
-            client,
-            num_supernodes=task.cohorts.shape[1],
-            backend_config={
-                "init_args": {"num_cpus": setting.cores, "num_gpus": 0, "include_dashboard": False},
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            },
-        )
+        of_ray = {"num_cpus": setting.cores, "num_gpus": 0, "include_dashboard": False}
+        resources = {"init_args": of_ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        run_simulation(server, client, num_supernodes=task.cohorts.shape[1], backend_config=resources)
 
     return rounds_of(train)
 

@@ -42,13 +42,9 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
         order = itertools.cycle(task.cohorts.ravel())
         clients = FederatedDataset(datasets.__getitem__, lambda: next(order))
         weighting = [WeightByDatapoints()] if workload.weighting == "size" else []
+        cohorts = dict(train_cohort_size=task.cohorts.shape[1], val_cohort_size=None)
         FederatedAveraging().run(
-            NNAlgorithmParams(
-                central_num_iterations=MANY,
-                evaluation_frequency=MANY,
-                train_cohort_size=task.cohorts.shape[1],
-                val_cohort_size=None,
-            ),
+            NNAlgorithmParams(central_num_iterations=MANY, evaluation_frequency=MANY, **cohorts),
             SimulatedBackend(clients, clients, postprocessors=weighting),
             model,
             NNTrainHyperParams(local_num_epochs=epochs, local_learning_rate=learning_rate, local_batch_size=batch_size),

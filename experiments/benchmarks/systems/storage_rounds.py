@@ -56,11 +56,9 @@ def _rounds(folder, named, cores):
             (advance,) = program.advance(ROUNDS_AT_ONCE)
         steps, losses = np.asarray(advance.record.steps), np.asarray(advance.record.metrics["task_loss"])
         done = steps > 0
-        samples, processed = (
-            np.broadcast_to(advance.record.of_entries(sizes), steps.shape)[done],
-            _BATCH_SIZE * steps.sum(),
-        )
-        yield Round(losses[done], samples, steps[done], int(processed), f"{cores} devices", ROUNDS_AT_ONCE)
+        samples = np.broadcast_to(advance.record.of_entries(sizes), steps.shape)[done]
+        processed = int(_BATCH_SIZE * steps.sum())
+        yield Round(losses[done], samples, steps[done], processed, f"{cores} devices", ROUNDS_AT_ONCE)
 
 
 def _write(folder, clients):

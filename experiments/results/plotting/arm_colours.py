@@ -33,11 +33,11 @@ def colours_of(study: Study) -> dict[str, str]:
 
 def _swept(arms: Mapping[str, Arm]) -> list[tuple[str, ...]]:
     """Returns, for each arm of the config that is swept over one axis of numbers, its arms by ascending value."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    found, values = {}, {}
     for name, arm in arms.items():
         if len(arm.values) == 1:
             found.setdefault((arm.declared, *arm.values), []).append(name)
-    values = {name: next(iter(arm.values.values())) for name, arm in arms.items() if len(arm.values) == 1}
+            (values[name],) = arm.values.values()
     numeric = [group for group in found.values() if len(group) > 1 and all(_is_number(values[name]) for name in group)]
     return [tuple(sorted(group, key=values.get)) for group in numeric]
 

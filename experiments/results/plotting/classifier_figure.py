@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
-from experiments.results.plotting.drawing import draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.plotting.drawing import draws
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, is_of
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROUNDS = 5  # the most rounds that are drawn
-_COLUMNS = 3
 
 
 def _singular_values(study: Study) -> Selection:
@@ -40,15 +39,11 @@ def head_spectra(study: Study, selection: Selection) -> "Figure":
 
     parts, rounds = selection.by("arm"), np.unique(selection.columns()[1])
     strengths = np.linspace(0.25, 1, len(rounds)) if len(rounds) > 1 else np.ones(1)
-    figure = new_figure(0.6 + 2.3 * -(-len(parts) // _COLUMNS), width=8.4)
-    grid = grid_of(figure, len(parts), min(_COLUMNS, len(parts)), "singular value", sharey=True)
-    for axes, (arm, part) in zip(grid, parts.items(), strict=True):
+    figure, panels = drawing.panels_of(parts, "index of the singular value", "singular value")
+    for axes, (arm, part) in zip(panels, parts.items(), strict=True):
         for of_round, alpha in zip(part.by("round").values(), strengths, strict=True):
             axes.plot(*of_round.columns(), color=colours_of(study)[arm], alpha=alpha, marker=".")
-        axes.set_title(label(arm, 32), loc="left")
-        axes.set_xlabel("index of the singular value")
         axes.set_ylim(bottom=0)
-        whole_numbers(axes.xaxis)
     handles = [Line2D([], [], color=drawing.INK, alpha=alpha) for alpha in strengths]
     drawing.legend(figure, handles, [f"round {r}" for r in rounds])
     return figure

@@ -73,14 +73,13 @@ def _within_rounds(study: Study) -> Selection:
     rows = []
     for run in (study.of_arm(arm)[0] for arm in study.arms):
         for name in _logged(run):
-            of_epochs = {number: run.clients[f"{EPOCH}{number}/{name}"][-1] for number in _epochs(run)}
+            epochs = _epochs(run)
+            values = [run.clients[f"{EPOCH}{epoch}/{name}"][-1].tolist() for epoch in epochs]
             width = run.clients[f"{EPOCH}1/{name}"].shape[1]
             identities = map(int, run.clients.get("client", [range(width)])[-1])
-            for client, *losses in zip(identities, *of_epochs.values(), strict=True):
-                pairs = [
-                    (epoch, float(loss)) for epoch, loss in zip(of_epochs, losses, strict=True) if np.isfinite(loss)
-                ]
-                rows += [(run.arm, int(run.clients["round"][-1]), name, client, *pair) for pair in pairs]
+            for client, *losses in zip(identities, *values, strict=True):
+                logged = filter(lambda pair: np.isfinite(pair[1]), zip(epochs, losses, strict=True))
+                rows += [(run.arm, int(run.clients["round"][-1]), name, client, *pair) for pair in logged]
     return Selection(("arm", "round", "loss", "client", "epoch", "value"), rows)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
-from experiments.results.plotting.drawing import draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.plotting.drawing import draws
 from experiments.results.plotting.figures import SMALLEST, shares
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study
@@ -14,7 +14,6 @@ from experiments.results.study_results import Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLUMNS = 3
 _SERVER = "server"
 
 
@@ -38,18 +37,14 @@ def client_spectra(study: Study, selection: Selection) -> "Figure":
     from matplotlib.lines import Line2D
 
     parts, colours = selection.by("arm"), colours_of(study)
-    figure = new_figure(0.6 + 2.3 * -(-len(parts) // _COLUMNS), width=8.4)
-    grid = grid_of(figure, len(parts), min(_COLUMNS, len(parts)), "share of the variance (%)", sharey=True)
-    for axes, (arm, part) in zip(grid, parts.items(), strict=True):
+    figure, panels = drawing.panels_of(parts, "principal dimension", "share of the variance (%)")
+    for axes, (arm, part) in zip(panels, parts.items(), strict=True):
         for name, of_model in part.by("model").items():
             is_server = name == _SERVER
             look = dict(color=drawing.INK, zorder=3) if is_server else dict(color=colours[arm], linewidth=0.5)
             axes.plot(*of_model.columns(), **look)
-        axes.set_title(label(arm, 32), loc="left")
-        axes.set_xlabel("principal dimension")
         axes.set_yscale("log")
         axes.set_ylim(max(min(selection.column("share")) / 2, SMALLEST), 100)
-        whole_numbers(axes.xaxis)
     handles = [Line2D([], [], color=drawing.INK), Line2D([], [], color=drawing.MUTE, linewidth=0.5)]
     drawing.legend(figure, handles, ["server model", "local models"])
     return figure

@@ -5,7 +5,7 @@ import contextvars
 import functools
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,17 @@ def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **op
     for axes in grid[:, 0]:
         axes.set_ylabel(heading)
     return list(grid.flat[:panels])
+
+
+def panels_of(arms: Collection[str], across: str, up: str) -> "tuple[Figure, list[Axes]]":
+    """Returns a figure of whole numbers ``across``, and its panels: one for each arm, up to three beside each other."""
+    figure = new_figure(0.6 + 2.3 * -(-len(arms) // 3), width=8.4)
+    panels = grid_of(figure, len(arms), min(3, len(arms)), up, sharey=True)
+    for axes, arm in zip(panels, arms, strict=True):
+        axes.set_title(label(arm, 32), loc="left")
+        axes.set_xlabel(across)
+        whole_numbers(axes.xaxis)
+    return figure, panels
 
 
 def arm_colour(arms: Sequence[str], arm: str) -> str:
