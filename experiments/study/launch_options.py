@@ -1,7 +1,6 @@
 """The launcher's options for ``--help`` and completion of all programs that have them; absl parses them."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 from absl import flags
 
@@ -9,7 +8,7 @@ from experiments.config_files import CONFIGS, config_files
 from experiments.parser import Parser
 from experiments.study.parsing import defined_flags
 from fedjax_collapse.config.keys import keys
-from fedjax_collapse.schema.options import OpenChoice, in_words
+from fedjax_collapse.schema.options import OpenChoice, in_words, listed
 
 _INTERNAL = "share"  # set by the launcher itself
 
@@ -45,8 +44,7 @@ def help_is_asked(arguments: Sequence[str]) -> bool:
 
 def _names(kind):
     """Returns the names that the annotation of a key lists; None if it lists none."""
-    listed = [of.__metadata__[0] for of in (kind, *get_args(kind)) if hasattr(of, "__metadata__")]
-    names = ("True", "False") if kind is bool else next((names for names in listed if isinstance(names, tuple)), None)
+    names = ("True", "False") if kind is bool else listed(kind)
     return names and OpenChoice(filter(None, names), "")
 
 

@@ -6,27 +6,24 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.config_files import config_argument, load_config, with_config_found, without_config
 from experiments.parser import literal
+from fedjax_collapse.config.cells import OF_STUDY
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
-from fedjax_collapse.schema.options import Count, Natural, check_value, hints
+from fedjax_collapse.schema.options import Count, Natural, check_value, hints, listed
 from fedjax_collapse.schema.user_code import one_line
 from fedjax_collapse.schema.values import described
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
-_OPTIONS = (
-    "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server",
-    "measurements", "privacy",
-)  # fmt: skip
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
@@ -55,7 +52,7 @@ class Options(NamedTuple):
     setting: str | None = None
     seed: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
-    resume: str = "auto"
+    resume: Annotated[str, RESUME] = "auto"
     workers: Natural = 0
     slurm: str = ""
     share: str = ""
@@ -89,9 +86,10 @@ def parse(arguments: list[str]) -> Options:
         seed = tuple(map(int, values.seed))
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
+    options = Options(**{name: values[name].value for name in Options._fields} | dict(config=config, seed=seed))
     for name, hint in hints(Options).items():
-        check_value(f"--{name}", config if name == "config" else values[name].value, hint if name != "seed" else tuple)
-    return Options(config, seed=seed, **{name: values[name].value for name in Options._fields[1:] if name != "seed"})
+        check_value(f"--{name}", getattr(options, name), hint)
+    return options
 
 
 def _parse_flags(config, arguments):
@@ -104,11 +102,11 @@ def _parse_flags(config, arguments):
 
 def defined_flags() -> flags.FlagValues:
     """Returns the launcher's flags, but for ``--config``: the fields of ``Options``."""
-    values, meanings = flags.FlagValues(), described(Options)
+    values, meanings, annotations = flags.FlagValues(), described(Options), hints(Options)
     define = {tuple: flags.DEFINE_list, int: flags.DEFINE_integer}
     for name, default in Options._field_defaults.items():
-        if name == "resume":
-            flags.DEFINE_enum(name, default, RESUME, meanings[name], flag_values=values)
+        if names := listed(annotations[name]):
+            flags.DEFINE_enum(name, default, names, meanings[name], flag_values=values)
         else:
             define.get(type(default), flags.DEFINE_string)(name, default, meanings[name], flag_values=values)
     return values
@@ -136,7 +134,8 @@ def _new_options(config, arguments):
     None; whether they are valid is checked later, with all options. Only sections whose keys are options, such as
     ``partition`` or ``network``, may get new keys, which are checked when their objects are built.
     """
-    new = {}
+    dicts = {path.partition(".")[0] for path, key in keys().items() if "." in path or key.kind is dict}
+    new, have_options = {}, dicts - {*OF_STUDY, "engine"}
     for argument in arguments:
         if argument.startswith("--config."):
             name, _, text = argument.removeprefix("--config.").partition("=")
@@ -147,13 +146,13 @@ def _new_options(config, arguments):
             if path[0] in _NAMED and len(path) > 1:
                 check_name(f"{path[0][:-1]} in --config.{name}:", path[1], config[path[0]])
             part = path[2:] if path[0] in _NAMED else path
-            is_open = len(part) > 1 and part[0] in _OPTIONS
+            is_open = len(part) > 1 and part[0] in have_options
             for key in path:
                 if is_open and isinstance(node, ConfigDict) and key not in node:
                     new[argument] = path, literal(text)
                     break
                 valid = node if isinstance(node, ConfigDict) else ()
-                check_key(f"config key in --config.{name}:", key, valid, list(keys()))
+                check_key(f"config key in --config.{name}:", key, valid, keys())
                 node = node[key]
             else:
                 value = literal(text)

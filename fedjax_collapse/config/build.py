@@ -1,6 +1,5 @@
 """Builds the algorithm, network, schedule and layout of a config."""
 
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,15 @@ import jax
 from fedjax_collapse import engine, methods
 from fedjax_collapse.config.federations import data_source as data_source
 from fedjax_collapse.config.federations import federations as federations
-from fedjax_collapse.config.keys import HEAD_INITS, MEASUREMENTS, METHODS, NETWORKS, OPTIMIZERS, SERVER_OPTIMIZERS, keys
+from fedjax_collapse.config.keys import (
+    HEAD_INITS,
+    MEASUREMENTS,
+    METHODS,
+    NETWORKS,
+    OPTIMIZERS,
+    SERVER_OPTIMIZERS,
+    entries,
+)
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
@@ -233,10 +240,9 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
     if (sampler := config["cohort"].get("sampler")) is not None:
         _, kind, of_sampler = choose("cohort.sampler", sampler, SAMPLERS, engine.Uniform)
         given["sampler"] = from_values("cohort.sampler", kind, of_sampler)
-    check_arguments("cohort", Participation, without(options, "clock"), given)
-    for key in ("dropout", "stragglers", "upload_loss"):
-        options[key] = options.get(key) or None  # 0 is left out of the program
     rule = from_values("cohort", Participation, options, **given)
+    left_out = {name: None for name in ("dropout", "stragglers", "upload_loss") if not getattr(rule, name)}
+    rule = rule.replace(**left_out)  # 0 would be in the program
     measured = tuple(
         (name, found(f"measurements.{name}", function, MEASUREMENTS))
         for name, function in config["measurements"].items()
@@ -258,10 +264,10 @@ def check_privacy(config: Mapping[str, Any]) -> None:
     made = _algorithm(config)
     if not (config["privacy"] or made.having("perturb")):
         return
-    for path, key in keys().items():
-        here = functools.reduce(lambda of, part: of.get(part, {}), path.split("."), config)
-        if is_rejected(path) and here != key.default:
-            raise UserError(f"config.{path} {here!r}: not known to be private, expected its default, {key.default!r}")
+    for key, value in entries(config):
+        if is_rejected(key.path) and value != key.default:
+            expected = f"expected its default, {key.default!r}"
+            raise UserError(f"config.{key.path} {value!r}: not known to be private, {expected}")
     if "epsilon" in config["privacy"]:  # the noise that it needs comes later, here any
         some = {name: method.replace(noise_multiplier=1e-9) for name, method in made.having("perturb").items()}
         made = made.replace(methods={**made.methods, **some})

@@ -6,7 +6,7 @@ anywhere else. Dicts with a ``name`` choose something by its name; their other k
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args
 
 import optax
@@ -170,14 +170,14 @@ class Engine(NamedTuple):
     storage: Annotated[str, engine.STORAGES] = "auto"
 
 
-# Every key in the order of a config: fields of records, "..." for all further fields of one, and sections by name.
-SECTION = dict
+_SECTION = object()  # in the place of a record: sections by name
+# Every key in the order of a config: fields of records, "..." for all further fields of one, and sections.
 _PARTS = {
     "": (
         (Schedule, "rounds"), (Cells, "..."), (Clients, "clients"), (Schedule, "participation"),
-        (SECTION, "cohort data partition own_tests"), (Schedule, "finetuning"), (SECTION, "network training"),
-        (Clients, "methods"), (SECTION, "server"), (Schedule, "privacy"), (FedAvg, "..."), (Clients, "..."),
-        (Schedule, "..."), (SECTION, "engine"),
+        (_SECTION, "cohort data partition own_tests"), (Schedule, "finetuning"), (_SECTION, "network training"),
+        (Clients, "methods"), (_SECTION, "server"), (Schedule, "privacy"), (FedAvg, "..."), (Clients, "..."),
+        (Schedule, "..."), (_SECTION, "engine"),
     ),
     "cohort": ((engine.Participation, "..."),),
     "data": ((Data, "..."),),
@@ -233,6 +233,15 @@ def keys() -> dict[str, Key]:
     return {key.path: key for key in _of_section("")}
 
 
+def entries(config: Mapping[str, Any]) -> Iterator[tuple[Key, Any]]:
+    """Yields every key that a config has, with its value."""
+    for path, key in keys().items():
+        *sections, name = path.split(".")
+        section = functools.reduce(lambda of, part: of.get(part, {}), sections, config)
+        if isinstance(section, Mapping) and name in section:
+            yield key, section[name]
+
+
 def fields_of(section: str) -> list[str]:
     """Returns the names of a section's keys."""
     return [path.split(".")[1] for path in keys() if path.startswith(f"{section}.")]
@@ -241,7 +250,7 @@ def fields_of(section: str) -> list[str]:
 def _of_section(section: str) -> Iterator[Key]:
     for record, names in _PARTS[section]:
         for name in names.split():
-            if record is SECTION:
+            if record is _SECTION:
                 yield from _of_section(name)
                 continue
             for field in _further(record) if name == "..." else [name]:

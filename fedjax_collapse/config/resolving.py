@@ -1,15 +1,14 @@
 """Resolves the cells of a study, each to a value for every key of the config, and checks them."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedjax_collapse.config.cells import OF_STUDY, CellName, arms_of, merged, settings_of
 from fedjax_collapse.config.folder import RESERVED, RESERVED_FILES
-from fedjax_collapse.config.keys import fields_of, keys
+from fedjax_collapse.config.keys import entries, fields_of, keys
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
-from fedjax_collapse.schema.options import check_value
+from fedjax_collapse.schema.options import check_value, listed
 
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
 _CLOSED = ("server", "engine")  # sections without options of something chosen by name
@@ -144,22 +143,20 @@ def check_keys(config: Mapping[str, Any]) -> None:
     """Raises UserError for a key that a config does not have, a missing key, or a value of another kind."""
     tops = dict.fromkeys(path.partition(".")[0] for path in keys())
     for key in config:
-        check_key("config key", key, tops, list(keys()))
+        check_key("config key", key, tops, keys())
     for key in tops:
         if key not in config and key not in OF_STUDY:
             raise UserError(f"the config has no {key}: start from base.get_config()")
         check_value(f"config.{key}", config.get(key, {}), keys()[key].kind if key in keys() else dict)
     for section in _CLOSED:
         for key in config[section]:
-            check_key(f"config key of {section}", key, fields_of(section), list(keys()))
+            check_key(f"config key of {section}", key, fields_of(section), keys())
     for key in fields_of("engine"):
         if key not in config["engine"]:
             raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-    for path, key in keys().items():
-        *sections, name = path.split(".")
-        section = functools.reduce(lambda of, part: of.get(part, {}), sections, config)
-        if sections and isinstance(section, Mapping) and name in section:
-            choices = next(iter(getattr(key.kind, "__metadata__", ())), None)
-            if isinstance(section[name], str) and type(choices) is tuple:
-                check_name(path, section[name], choices)
-            check_value(path, section[name], key.kind)
+    for key, value in entries(config):
+        if "." in key.path:
+            choices = listed(key.kind)
+            if isinstance(value, str) and type(choices) is tuple:
+                check_name(key.path, value, choices)
+            check_value(key.path, value, key.kind)

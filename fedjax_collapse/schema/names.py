@@ -7,7 +7,7 @@ a custom class or function, from a file next to the config, in the current folde
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
@@ -31,9 +31,7 @@ class Choice(NamedTuple):
     options: dict[str, Any]
 
 
-def choose(
-    what: str, value: Any, known: Mapping[str, Any], kind: Any = None, *, key: str = "name", is_text: bool = False
-) -> Choice:
+def choose(what: str, value: Any, known: Mapping[str, Any], kind: Any = None, *, is_text: bool = False) -> Choice:
     """Returns what a config chooses with ``dict(name=..., **options)``: one of ``known``, or a custom ``module:Name``.
 
     Args:
@@ -41,7 +39,6 @@ def choose(
         value: the dict.
         known: classes, functions or values by name.
         kind: the class from which a custom class is derived; None for a custom function.
-        key: of the name.
         is_text: whether a name alone is valid, too.
 
     Raises:
@@ -49,9 +46,9 @@ def choose(
     """
     if is_text:
         check_value(what, value, str | dict)
-        value = {key: value} if isinstance(value, str) else value
-    name = chosen_name(what, value, key)
-    return Choice(name, found(what, name, known, kind), without(value, key))
+        value = {"name": value} if isinstance(value, str) else value
+    name = chosen_name(what, value)
+    return Choice(name, found(what, name, known, kind), without(value, "name"))
 
 
 def found(what: str, name: str, known: Mapping[str, Any], kind: Any = None) -> Any:
@@ -117,9 +114,11 @@ def imported(what: str, name: str) -> Any:
     return content[attribute]
 
 
-def check_key(what: str, key: str, valid: Iterable[str], elsewhere: Sequence[str] = ()) -> None:
+def check_key(what: str, key: str, valid: Collection[str], elsewhere: Iterable[str] = ()) -> None:
     """Calls ``check_name`` for the key of a config or an option; ``elsewhere`` are dotted keys of other sections."""
-    valid, usual = list(valid), _USUAL.get(key, key)
+    if key in valid:
+        return
+    usual = _USUAL.get(key, key)
     others = [path for path in elsewhere if path.rpartition(".")[2] == usual]
     check_name(what, key, valid, nearest=[usual] if usual in valid else others if len(others) == 1 else [])
 

@@ -166,6 +166,12 @@ def hints(made: Callable) -> dict[str, Any]:
 _hints_of_class = functools.lru_cache(maxsize=256)(hints)  # reading annotations takes longer than all other checks
 
 
+def listed(hint: Any) -> tuple | None:
+    """Returns the names that an annotation lists: valid values, or an ``OpenChoice``; None if it lists none."""
+    limits = (of.__metadata__[0] for of in (hint, *get_args(hint)) if get_origin(of) is Annotated)
+    return next((limit for limit in limits if isinstance(limit, tuple)), None)
+
+
 def in_words(hint: Any) -> str:
     """Describes the valid values of an annotation, such as ``float >= 0``; empty if it does not restrict them."""
     origin, arguments = get_origin(hint), get_args(hint)

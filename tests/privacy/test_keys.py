@@ -121,7 +121,7 @@ def test_what_is_harmless_changes_nothing(path):
 
 def test_a_key_that_says_nothing_is_rejected(monkeypatch):
     with_it = keys() | {"cohort.peek": Key("cohort.peek", 0, int, "how closely the server looks")}
-    monkeypatch.setattr(build, "keys", lambda: with_it)
+    monkeypatch.setattr("fedjax_collapse.config.keys.keys", lambda: with_it)
     config = config_of({"cohort.peek": 1})
     with pytest.raises(UserError, match=r"config.cohort.peek 1: not known to be private, expected its default, 0"):
         build.check_privacy(config)

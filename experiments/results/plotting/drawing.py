@@ -268,7 +268,8 @@ def defined_once(page: str) -> str:
     ids = set()
 
     def first(found):
-        id = found[1] or found[2]
-        return "" if id in ids else ids.add(id) or found[0]
+        is_new = (id := found[1] or found[2]) not in ids
+        ids.add(id)
+        return found[0] if is_new else ""
 
     return re.sub(r'<path id="([^"]+)"[^>]*/>|<clipPath id="([^"]+)">.*?</clipPath>', first, page, flags=re.DOTALL)
