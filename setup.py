@@ -19,6 +19,6 @@ else:
         package_dir={f"{HOME}.experiments": "experiments"},
         package_data={
             "fedjax_collapse": ["py.typed"],
-            f"{HOME}.experiments.results.page": ["*.css", "*.jinja", "*.js"],
+            "fedjax_collapse.results.page": ["*.css", "*.jinja", "*.js"],
         },
     )

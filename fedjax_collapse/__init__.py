@@ -33,9 +33,10 @@ from fedjax_collapse.nn.task import multi_label as multi_label
 from fedjax_collapse.nn.task import next_word as next_word
 from fedjax_collapse.optim.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.optim.local_training import Phase as Phase
-from fedjax_collapse.privacy.guarantee import Privacy as Privacy
+from fedjax_collapse.results.script import study as study
 from fedjax_collapse.run.divergence import Diverged as Diverged
 from fedjax_collapse.run.own_tests import Finetuning as Finetuning
+from fedjax_collapse.run.privacy.guarantee import Privacy as Privacy
 from fedjax_collapse.run.simulation import Result as Result
 from fedjax_collapse.run.simulation import simulate as simulate
 from fedjax_collapse.schema.options import option as option

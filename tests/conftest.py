@@ -71,7 +71,7 @@ def forget_rounds():
 @pytest.fixture
 def unrendered(monkeypatch):
     """Figures of a page are made; to lay them out and to render them, which takes long, is left out."""
-    monkeypatch.setattr("experiments.results.plotting.drawing.svg", unrendered_svg)
+    monkeypatch.setattr("fedjax_collapse.results.plot.drawing.svg", unrendered_svg)
 
 
 @pytest.fixture

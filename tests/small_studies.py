@@ -31,7 +31,7 @@ def start(*arguments, should_stop=None, renders=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "configure_jax", lambda cache: None)
         if not renders:
-            patch.setattr("experiments.results.plotting.drawing.svg", svg)
+            patch.setattr("fedjax_collapse.results.plot.drawing.svg", svg)
         return launch.main(list(arguments), should_stop)
 
 

@@ -15,7 +15,7 @@ def svg(figure, *names):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    from experiments.results.plotting import drawing
+    from fedjax_collapse.results.plot import drawing
 
     drawing.svg = svg
     runpy.run_path(str(ROOT / "experiments" / "launch.py"), run_name="__main__")

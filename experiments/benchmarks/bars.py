@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.benchmarks import SYSTEMS, tables
 from experiments.benchmarks.tables import Row
-from experiments.results.plotting import drawing
+from fedjax_collapse.results.plot import drawing
 
 _BAR, _PANEL = 0.3, 0.75  # heights in inches: of a bar, and of a panel without its bars
 

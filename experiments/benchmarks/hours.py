@@ -17,7 +17,6 @@ import jax
 
 from experiments.benchmarks.compiling import programs
 from experiments.config_files import CONFIGS, config_files, with_config_found
-from experiments.results.paper import paper_of
 from experiments.study.parsing import parse
 from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse import FedAvg, LocalTraining, engine
@@ -26,6 +25,7 @@ from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment
+from fedjax_collapse.results.paper import paper_of
 
 _OUTPUTS = ("projector", "projector_dim", "head", "normalize_features")  # options that a step leaves out
 _BATCH_SIZE = 32  # of the programs whose operations are counted

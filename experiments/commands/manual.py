@@ -28,9 +28,9 @@ from fedjax_collapse.engine.samplers import SAMPLERS
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.network import HEADS
 from fedjax_collapse.optim.local_training import LocalTraining
-from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.privacy.keys import ACCEPTED, COUNTED, HARMLESS
 from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.privacy.guarantee import Privacy
+from fedjax_collapse.run.privacy.keys import ACCEPTED, COUNTED, HARMLESS
 from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.values import Option, options

@@ -15,9 +15,6 @@ from pathlib import Path
 
 from experiments import waiting
 from experiments.parser import Parser, print_error
-from experiments.results.metrics import show_number
-from experiments.results.paper import paper_of
-from experiments.results.tables.pivots import paper_note
 from experiments.study import launch_options
 from experiments.study.parsing import parse
 from experiments.study.preparing import Examples
@@ -26,6 +23,9 @@ from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.metrics import show_number
+from fedjax_collapse.results.paper import paper_of
+from fedjax_collapse.results.tables import paper_note
 from fedjax_collapse.training.communication import Communication, communication
 
 HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict", "cohort", "kept"]

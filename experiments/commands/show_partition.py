@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from experiments.parser import Parser, print_error
-from experiments.results.plotting.partition_figure import draw_partition
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
 from experiments.study.resolving import resolve_one
@@ -30,6 +29,7 @@ from fedjax_collapse.data import Federation
 from fedjax_collapse.data.ownership import rows_of
 from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 from fedjax_collapse.data.reading.clients import pfllib_folder
+from fedjax_collapse.results.plot.partition import draw_partition
 
 _SHADES = " .:-=+*#%@"
 _WIDEST = 100  # classes that are drawn in the terminal, one character each

@@ -18,21 +18,24 @@ Exit status: 0, or 2 for invalid input (a one-line message).
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from experiments.parser import Parser, print_result
 from experiments.research.rank_and_accuracy import spearman
-from experiments.results.formats import csv_text, markdown
-from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.plotting import drawing
-from experiments.results.reading import read_study
-from experiments.results.study_results import Run, Study, moments
-from experiments.results.tables.paired import check_base, pairs
-from experiments.results.tables.significance import CONFIDENCE, compare
 from experiments.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
+from fedjax_collapse.results import Results, load
+from fedjax_collapse.results.comparing import CONFIDENCE, compare, pairs
+from fedjax_collapse.results.metrics import ACCURACY, number, show_number
+from fedjax_collapse.results.plot import drawing
+from fedjax_collapse.results.study import Run
+from fedjax_collapse.results.summaries import mean_and_std
+from fedjax_collapse.results.tables import text_table
+from fedjax_collapse.results.writing import csv_text, markdown
+from fedjax_collapse.schema.names import check_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write(folder, out, base, beyond):
     """Writes the rows and the figure; returns the text that is printed."""
     out = out or folder / "adapter_rank"
-    curves = curves_of(read_study(folder, wait), base, f"{MEASURED}adapters/beyond_{beyond}")
+    with wait(f"reading {folder}"):
+        study = load(folder)
+    curves = curves_of(study, base, f"{MEASURED}adapters/beyond_{beyond}")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "runs.csv").write_text(csv_text(rows_of(curves)), encoding="utf-8")
+    (out / "runs.csv").write_text(csv_text(rows_of(curves), None), encoding="utf-8")
     figure = draw(curves, base, beyond)
     for kind in drawing.FIGURES:
         drawing.save_figure(figure, out / f"adapter_rank.{kind}")
@@ -83,13 +88,13 @@ def command_line() -> Parser:
     return parser
 
 
-def curves_of(study: Study, base: str, metric: str) -> list[Curve]:
+def curves_of(study: Results, base: str, metric: str) -> list[Curve]:
     """Returns the finished runs in which the metric was measured.
 
     Raises:
         UserError: there are none, or the study has no such arm.
     """
-    check_base(study, base)
+    check_name(f"arm in --base of {study.path}", base, study.arms)
     cells = dict.fromkeys(run.cell for run in study.runs)
     bases = {(run.cell, run.seed): other for cell in cells for run, other in pairs(study, cell, base)}
     curves = [
@@ -116,28 +121,28 @@ def _accuracy(run):
     return number(run.metrics[-1].get(ACCURACY.name))
 
 
-def rows_of(curves: Sequence[Curve]) -> list[Sequence[Any]]:
-    """Returns a row for each run and measured round, after one of names."""
+def rows_of(curves: Sequence[Curve]) -> pd.DataFrame:
+    """Returns a row for each run and measured round."""
     names = ("setting", "arm", "seed", "round", "energy", "effective_rank", "accuracy", "gain")
     rows = [
         (c.setting, c.arm, c.seed, int(round), energy, rank, c.accuracy, c.gain)
         for c in curves
         for round, energy, rank in zip(c.rounds, c.energy, c.rank, strict=True)
     ]
-    return [names, *rows]
+    return pd.DataFrame(rows, columns=names)
 
 
 def table(curves: Sequence[Curve], base: str) -> str:
     """Returns means and standard deviations over the seeds of a setting, as Markdown."""
     of_gains = [f"gain over {base}", f"{100 * CONFIDENCE:.0f} % interval", "up"]
-    rows = [["arm", "seeds", "energy, first round", "last", "effective rank", "accuracy", *of_gains]]
+    heading, rows = ["arm", "seeds", "energy, first round", "last", "effective rank", "accuracy", *of_gains], []
     for arm, own in _by_arm(curves).items():
         first, last, rank = (
             [getattr(c, name)[at] for c in own] for name, at in (("energy", 0), ("energy", -1), ("rank", -1))
         )
         shown = [_spread(first, ".4f"), _spread(last, ".4f"), _spread(rank), _spread([c.accuracy for c in own])]
         rows.append([arm, str(len(own)), *shown, *([""] * 3 if arm == base else _gains([c.gain for c in own]))])
-    return markdown(rows).rstrip()
+    return markdown(text_table("", heading, rows)).rstrip()
 
 
 def _gains(gains):
@@ -153,7 +158,7 @@ def correlations(curves: Sequence[Curve], base: str) -> str:
 
     Over the arms' mean accuracies and energies, and over the gains of all runs but those of the base arm.
     """
-    rows = [["setting", "rho over arms", "n", "rho over runs, of gains", "n"]]
+    heading, rows = ["setting", "rho over arms", "n", "rho over runs, of gains", "n"], []
     for setting in _settings(curves):
         of_setting = [curve for curve in curves if curve.setting == setting]
         arms = [
@@ -162,7 +167,7 @@ def correlations(curves: Sequence[Curve], base: str) -> str:
         runs = [(c.energy[-1], c.gain) for c in of_setting if c.arm != base and math.isfinite(c.gain)]
         found = [(show_number(spearman(*np.reshape(of, (-1, 2)).T), "+.2f"), str(len(of))) for of in (arms, runs)]
         rows.append([setting, *found[0], *found[1]])
-    return markdown(rows, num_labels=1).rstrip()
+    return markdown(text_table("", heading, rows)).rstrip()
 
 
 @drawing.styled
@@ -208,11 +213,10 @@ def _by_arm(curves):
 
 
 def _mean(values):
-    return number(moments(list(values))["mean"])
+    return mean_and_std(list(values))[0]
 
 
 def _spread(values, form=".1f"):
     """Returns mean and standard deviation over seeds."""
-    of = moments(values)
-    deviation = f" ± {show_number(of['std'], form)}" if len(values) > 1 else ""
-    return f"{show_number(of['mean'], form)}{deviation}"
+    mean, std = mean_and_std(values)
+    return show_number(mean, form) + f" ± {show_number(std, form)}" * (len(values) > 1)

@@ -24,18 +24,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from scipy.stats import spearmanr
 
 from experiments.parser import Parser, print_result
-from experiments.results.formats import csv_text, markdown
-from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.plotting import drawing
-from experiments.results.reading import read_study
-from experiments.results.study_results import Study, moments
-from experiments.results.tables.paired import check_base, pairs, why_none
 from experiments.waiting import wait
-from fedjax_collapse.config.cells import arms_of
 from fedjax_collapse.core.records import MEASURED, UserError
+from fedjax_collapse.results import Results, load
+from fedjax_collapse.results.comparing import pairs, why_none
+from fedjax_collapse.results.metrics import ACCURACY, number, show_number
+from fedjax_collapse.results.plot import drawing
+from fedjax_collapse.results.tables import text_table
+from fedjax_collapse.results.writing import csv_text, markdown
+from fedjax_collapse.schema.names import check_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare(folders, out, base, score):
     """Writes tables and figure; returns the text that is printed."""
     out = out or folders[0] / "rank_and_accuracy"
-    studies = [read_study(folder, wait) for folder in folders]
+    with wait("reading the studies"):
+        studies = [load(folder) for folder in folders]
     rows = [row for study in studies for row in differences(study, base, score)]
     if not rows:
         raise UserError(f"no arm has a run of equal seed and partition as {base!r}; expected two arms")
@@ -101,7 +103,7 @@ def command_line() -> Parser:
     return parser
 
 
-def differences(study: Study, base: str, score: str = "headline") -> list[Difference]:
+def differences(study: Results, base: str, score: str = "headline") -> list[Difference]:
     """Returns the difference of each run of another arm to that of the base arm.
 
     Runs that cannot be compared, such as those with accuracies of another kind of model, are left out.
@@ -109,8 +111,8 @@ def differences(study: Study, base: str, score: str = "headline") -> list[Differ
     Raises:
         UserError: the study has no such arm.
     """
-    check_base(study, base)
-    declared = {name: arm.declared for name, arm in arms_of(study.config).items()}
+    check_name(f"arm in --base of {study.path}", base, study.arms)
+    declared = {name: arm.declared for arms in study.arms_in.values() for name, arm in arms.items()}
     found = []
     for cell in _others(study, base):
         of_cell = {"setting": cell.setting or study.path.name, "arm": cell.arm}
@@ -122,7 +124,7 @@ def differences(study: Study, base: str, score: str = "headline") -> list[Differ
     return found
 
 
-def left_out(study: Study, base: str) -> list[str]:
+def left_out(study: Results, base: str) -> list[str]:
     """Returns a message for each arm of a setting without comparable runs."""
     cells = [cell for cell in _others(study, base) if not pairs(study, cell, base)]
     return [f"{cell} is left out: {why_none(study, cell, base)}" for cell in cells]
@@ -171,20 +173,8 @@ def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:
 
 def arm_means(rows: Iterable[Difference]) -> list[dict[str, Any]]:
     """Returns the means of each arm's finite differences over its seeds in a setting."""
-    by_arm: dict[tuple[str, str], list[Difference]] = {}
-    for row in rows:
-        by_arm.setdefault((row["setting"], row["arm"]), []).append(row)
-    return [
-        {
-            **{name: own[0][name] for name in ("setting", "arm", "method")},
-            **{metric: _mean_of(own, metric) for metric in ("accuracy", *METRICS)},
-        }
-        for own in by_arm.values()
-    ]
-
-
-def _mean_of(rows, metric):
-    return number(moments([row[metric] for row in rows if math.isfinite(row[metric])])["mean"])
+    by_arm = pd.DataFrame(rows).groupby(["setting", "arm", "method"], sort=False)
+    return by_arm[["accuracy", *METRICS]].mean().reset_index().to_dict("records")
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
@@ -200,11 +190,12 @@ def table(settings: Sequence[Mapping[str, Any]]) -> str:
     """Returns the result of ``correlations`` as Markdown."""
     heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
     known = [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in settings)]
-    rows = [heads + [f"rho with {METRICS[metric][1]}" for metric in known]]
+    heads += [f"rho with {METRICS[metric][1]}" for metric in known]
+    rows = []
     for row in settings:
         counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
         rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in known)])
-    return markdown(rows).rstrip()
+    return markdown(text_table("", heads, rows)).rstrip()
 
 
 def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -224,7 +215,7 @@ def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
             "arms": len(means),
             "higher_accuracy": sum(mean["accuracy"] > 0 for mean in means),
             "in_all_seeds": sum((mean["setting"], mean["arm"]) not in lower for mean in means),
-            "accuracy": _mean_of(means, "accuracy"),
+            "accuracy": float(np.mean([mean["accuracy"] for mean in means])) if means else math.nan,
         }
         for kind, means in kinds.items()
     ]
@@ -234,12 +225,13 @@ def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
     """Returns the result of ``divided`` as Markdown; empty without arms."""
     if not any(kind["arms"] for kind in kinds):
         return ""
-    rows = [["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]]
+    heading = ["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]
+    rows = []
     for kind in kinds:
         signs = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
         counts = (str(kind[name]) for name in ("arms", "higher_accuracy", "in_all_seeds"))
         rows.append([*signs, *counts, show_number(kind["accuracy"], "+.1f")])
-    return markdown(rows).rstrip()
+    return markdown(text_table("", heading, rows)).rstrip()
 
 
 @drawing.styled
@@ -286,4 +278,4 @@ def _linear_up_to(scale, axis, most, values):
 
 
 def _write(path, rows):
-    path.write_text(csv_text([rows[0], *(row.values() for row in rows)]), encoding="utf-8")
+    path.write_text(csv_text(pd.DataFrame(rows), None), encoding="utf-8")

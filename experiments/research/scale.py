@@ -34,9 +34,10 @@ from jax.sharding import SingleDeviceSharding
 from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
 from experiments.parser import Parser, print_error
-from experiments.results.formats import markdown
 from experiments.waiting import wait
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.tables import text_table
+from fedjax_collapse.results.writing import markdown
 
 _MANY = at_least(1, "a number")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -280,7 +281,7 @@ def _numbers(text):
 def _print(rows):
     """Prints dicts with the same keys as a table."""
     rows = list(rows)
-    print(markdown([list(rows[0]), *(list(row.values()) for row in rows)]), end="")
+    print(markdown(text_table("", list(rows[0]), [list(row.values()) for row in rows])), end="")
 
 
 def _bytes(count):

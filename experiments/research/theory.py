@@ -23,13 +23,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import pandas as pd
+
 from experiments.parser import Parser, print_error
 from experiments.research import theory_feddecorr, theory_fedmr
 from experiments.research.theory_records import Columns, Options, Study
-from experiments.results.formats import csv_text
-from experiments.results.plotting.drawing import FIGURES, save_figure
 from experiments.waiting import wait
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.plot.drawing import FIGURES, save_figure
+from fedjax_collapse.results.writing import csv_text
 from fedjax_collapse.schema.options import Count, check_value
 
 STUDIES: dict[str, Study] = theory_feddecorr.STUDIES | theory_fedmr.STUDIES
@@ -72,8 +74,7 @@ def _parse(arguments):
 def _write(folder: Path, name: str, columns: Columns, figure) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        (folder / f"{name}.csv").write_text(csv_text([columns, *rows]), encoding="utf-8")
+        (folder / f"{name}.csv").write_text(csv_text(pd.DataFrame(columns), None), encoding="utf-8")
         for kind in FIGURES:
             save_figure(figure, folder / f"{name}.{kind}")
     except OSError as error:

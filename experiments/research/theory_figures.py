@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.research.theory_records import Columns
-from experiments.results.plotting import drawing, embedding
+from fedjax_collapse.results.plot import drawing, features
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +150,7 @@ def discs(columns: Columns) -> "Figure":
             if row.any():
                 arrow = dict(arrowstyle="-|>", color=drawing.INK, shrinkA=0, shrinkB=0)
                 axes.annotate("", row, (0, 0), arrowprops=arrow)
-        embedding.strip(axes)
+        features.strip(axes)
         axes.set_title(name)
     return figure
 
@@ -166,8 +166,8 @@ def sphere(columns: Columns) -> "Figure":
     for axes, arm in zip(drawing.grid_of(figure, len(arms), len(arms)), arms, strict=True):
         shown = (columns["arm"] == arm) & (columns["seed"] == columns["seed"].min())
         points = _facing(np.stack([columns[c][shown] for c in "xyz"], axis=-1))
-        embedding.strip(axes)
-        embedding.draw_sphere(axes, {c: points[columns["class"][shown] == c] for c in looks}, looks)
+        features.strip(axes)
+        features.draw_sphere(axes, {c: points[columns["class"][shown] == c] for c in looks}, looks)
         axes.set_title(arm)
     handles = [Line2D([], [], linestyle="", **look) for look in looks.values()]
     is_held = {c: columns["held"][columns["class"] == c].all() for c in looks}
@@ -178,7 +178,7 @@ def sphere(columns: Columns) -> "Figure":
 def _facing(points):
     """Returns the points [points, 3] reflected so that their mean is towards the viewer."""
     mean = points.mean(axis=0)
-    normal = mean / np.linalg.norm(mean) - embedding.point(*embedding.VIEW)
+    normal = mean / np.linalg.norm(mean) - features.point(*features.VIEW)
     return points - 2 * np.outer(points @ normal, normal) / (normal @ normal)
 
 

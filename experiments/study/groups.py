@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.results.study_results import summarize_run
 from experiments.study.layouts import fastest
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import Take
@@ -27,6 +26,7 @@ from fedjax_collapse.data import Federation
 from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.results.summaries import summary_of
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.run.resumption import common_round, rounds_kept
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, prepare, simulate_runs, structure
@@ -169,23 +169,11 @@ def _write_summaries(group, results, diverged):
 
 def _summary(schedule, result):
     """Returns a run's headline numbers; with a target also the round that reached it, null if none did."""
-    summary = {"headline": result.headline, "local": _whose(schedule.watch, result.metrics)}
-    summary |= summarize_run(result.metrics)
+    summary = summary_of(result, schedule.watch)
     if schedule.stop_at_accuracy:
         is_reached = schedule.is_reached(result.metrics)
         summary["rounds_to_target"] = result.rounds_done if is_reached else None
     return summary
-
-
-def _whose(watch, rows):
-    """Describes the clients whose local models R and the other local metrics are of."""
-    if watch == "all":
-        return "all clients of the round's cohort"
-    if watch == "one":
-        ids = {row["watched"] for row in rows}
-        return f"client {ids.pop()}" if len(ids) == 1 else "the client of lowest identity in the round's cohort"
-    those = ", ".join(map(str, watch))
-    return f"client {those}" if len(watch) == 1 else f"clients {those}"
 
 
 def _check_together(plan):

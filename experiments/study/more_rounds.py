@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.results.metrics import number
 from experiments.study.processes.claim import config_in
 from experiments.study.processes.lock import one_at_a_time
 from experiments.study.resolving import RunSpec, StudySpec
@@ -13,6 +12,7 @@ from fedjax_collapse.config.folder import METRICS, SUMMARY, is_finished, run_fol
 from fedjax_collapse.config.resolving import Cell
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import last_row
+from fedjax_collapse.results.metrics import number
 from fedjax_collapse.run.fingerprint import flatten
 from fedjax_collapse.schema.describe import describe
 

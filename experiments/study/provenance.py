@@ -13,13 +13,13 @@ from typing import Any
 import jax
 
 from experiments.machine import num_cores
-from experiments.results.reading import read_starts
 from experiments.study import self_test
 from experiments.study.groups import Plan
 from fedjax_collapse.config.folder import PROVENANCE
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
+from fedjax_collapse.results.reading import read_starts
 
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 

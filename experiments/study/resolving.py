@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.results.paper import check_paper
 from experiments.study.parsing import Options
 from fedjax_collapse.config.cells import RunName, arms_of, cells_of, names_in, settings_of
 from fedjax_collapse.config.folder import run_folder
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import Cell, check_keys, check_study, resolve_arm
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.paper import check_paper
 from fedjax_collapse.schema.names import check_name
 
 

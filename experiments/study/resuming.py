@@ -8,8 +8,6 @@ from pathlib import Path
 
 import jax
 
-from experiments.results.reading import layouts_of, read_starts
-from experiments.results.up_to_date import read_made_from
 from experiments.study.groups import Plan
 from experiments.study.more_rounds import check_more_rounds, is_done
 from experiments.study.preparing import Federations, by_setting
@@ -18,6 +16,8 @@ from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.config.folder import LOCK, REPLACED, TOGETHER, is_finished, run_folder
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.reading import layouts_of, read_starts
+from fedjax_collapse.results.up_to_date import read_made_from
 from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.resumption import rounds_kept
 from fedjax_collapse.run.runs import description

@@ -5,25 +5,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.results.metrics import FROM_RUNS
-from experiments.results.page import write_report
-from experiments.results.paper import paper_of
-from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
-from experiments.results.study_results import summarize_seeds
-from experiments.results.tables.best import best_in, mark_best, with_best
-from experiments.results.tables.dead import dead_notes
-from experiments.results.tables.pivots import summary_for_paper
-from experiments.results.tables.table import unfinished_note
-from experiments.results.up_to_date import read_made_from, record_made_from, stamps
-from experiments.results.verdict import verdict
 from experiments.study.failures import read_failure
 from experiments.study.more_rounds import is_done
 from experiments.study.progress.console import Console
 from experiments.study.resolving import RunSpec
-from fedjax_collapse.config.cells import CellName, RunName, cells_of, means_of
+from fedjax_collapse.config.cells import CellName, RunName, cells_of
 from fedjax_collapse.config.folder import REPORT, SUMMARY, run_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
+from fedjax_collapse.results.comparing import dead_notes, verdict
+from fedjax_collapse.results.page import write_report
+from fedjax_collapse.results.reading import read_run_summary
+from fedjax_collapse.results.study import NothingEvaluated, load
+from fedjax_collapse.results.summaries import summarize_seeds
+from fedjax_collapse.results.tables import unfinished_note
+from fedjax_collapse.results.up_to_date import read_made_from, record_made_from, stamps
 from fedjax_collapse.schema.user_code import one_line
 
 
@@ -32,28 +28,24 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
 
     The report is left as it is if all from which it would be made is unchanged.
     """
-    paper = paper_of(config)
     try:
         summary = summarize(workdir, cells_of(config), config["seeds"])
         write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
-        made_from, now, study = read_made_from(workdir), stamps(workdir), None
-        is_current = made_from.is_current(now)
-        summary = mark_best(summary, made_from.best) if is_current else summary
-        try:
-            if not is_current or (paper and paper.metric in FROM_RUNS):
-                study = read_study(workdir, console.wait)
-                summary = with_best(study, summary_for_paper(study))
-        except NothingEvaluated:  # for example because all runs failed
-            pass
-        finally:
-            console.print_table(summary, paper, means_of(config))
-        if is_current:
-            console.note(f"{made_from.notes}\nreport: {workdir / REPORT} (up to date)")
-        elif study:
-            notes = verdict(study), *dead_notes(study), unfinished_note(study.unfinished), *study.notes
-            console.note(notes := "\n".join(filter(None, notes)))
-            console.note(f"report: {write_report(study, wait=console.wait)}")
-            record_made_from(workdir, now, notes, best_in(summary))
+        now = stamps(workdir)
+        with console.wait(f"reading {workdir}"):
+            study = load(workdir)
+        console.print_table(study)
+        damaged = (note for run in study.runs for note in run.notes)
+        for note in filter(None, (verdict(study), *dead_notes(study), unfinished_note(study), *damaged)):
+            console.note(note)
+        if read_made_from(workdir).is_current(now):
+            console.note(f"report: {workdir / REPORT} (up to date)")
+            return []
+        with console.wait(f"drawing the figures of {workdir}"):
+            console.note(f"report: {write_report(study)}")
+        record_made_from(workdir, now)
+    except NothingEvaluated:  # for example because all runs failed
+        pass
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
         return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]

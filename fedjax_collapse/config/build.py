@@ -34,10 +34,10 @@ from fedjax_collapse.nn.network import HEADS, Network
 from fedjax_collapse.optim import schedules
 from fedjax_collapse.optim.local_training import LocalTraining, Phase
 from fedjax_collapse.optim.optimizers import check_optimizer
-from fedjax_collapse.privacy import guarantee
-from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.privacy.keys import is_rejected
 from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.privacy import guarantee
+from fedjax_collapse.run.privacy.guarantee import Privacy
+from fedjax_collapse.run.privacy.keys import is_rejected
 from fedjax_collapse.run.runs import Schedule
 from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name, choose, chosen_name, found, functions, without

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from fedjax_collapse.config.keys import Data
 from fedjax_collapse.core.records import UserError
 
-OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that define the cells instead of their values
+OF_STUDY = (
+    "arms",
+    "settings",
+    "sweep",
+    "means",
+    "paper",
+    "title",
+)  # keys that define the cells instead of their values
+_OF_DATA = ("data", "clients", "partition", "own_tests")  # sections of which arms of one setting have equal values
 _CHOICES = ("name", "source")  # keys that choose what the other keys of a section configure
 OF_ALL_DATA = Data._fields[1:]  # keys of ``data`` that are not options of one source
 
@@ -95,6 +103,52 @@ def cells_of(config: Mapping[str, Any]) -> list[CellName]:
     return list(itertools.starmap(CellName, itertools.product(settings_of(config), arms_of(config))))
 
 
+def shown_cells(config: Mapping[str, Any]) -> dict[CellName, tuple[CellName, Arm]]:
+    """Returns for each cell its setting and arm in tables and figures, with the arm's changes and swept values.
+
+    Swept values that change data or partition are part of the setting there, so that arms of a setting have equal data.
+    """
+    arms, axes = arms_of(config), _axes_of_data(config)
+    found = {}
+    for cell in (CellName(setting, arm) for setting in settings_of(config) for arm in arms):
+        arm = arms[cell.arm]
+        of_data = [f"{axis}={_written(value)}" for axis, value in arm.values.items() if axis in axes]
+        others = [f"{axis}={_written(value)}" for axis, value in arm.values.items() if axis not in axes]
+        name = " ".join([arm.declared, *others]) if of_data else cell.arm
+        found[cell] = CellName(" ".join(filter(None, (cell.setting, *of_data))), name), arm
+    order = {setting: i for i, setting in enumerate(dict.fromkeys(shown.setting for shown, _ in found.values()))}
+    return dict(sorted(found.items(), key=lambda item: order[item[1][0].setting]))
+
+
+def config_of(config: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
+    """Returns the config of a setting as ``shown_cells`` names them, without the keys that define settings."""
+    found = next((item for item in shown_cells(config).items() if item[1][0].setting == setting), None)
+    if found is None:
+        return config
+    own, (_, arm) = found
+    part = merged(config, settings_of(config)[own.setting])
+    axes = _axes_of_data(config)
+    for axis, key in axes.items():
+        if axis in arm.values:
+            part = merged(part, _nested(key, arm.values[axis]))
+    sweep = {key: values for key, values in (part.get("sweep") or {}).items() if key not in axes.values()}
+    return {name: value for name, value in part.items() if name not in OF_STUDY} | {
+        "arms": part.get("arms", {}),
+        "sweep": sweep,
+    }
+
+
+def _axes_of_data(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the keys of a sweep that change data or partition, by the names of their axes.
+
+    None if a paper's numbers are by arm.
+    """
+    if config.get("paper") and not config.get("settings"):
+        return {}
+    names = axis_names(config.get("sweep") or {})
+    return {axis: key for key, axis in names.items() if key.partition(".")[0] in _OF_DATA}
+
+
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config with these changes; a section that chooses something else loses its old arguments."""
     result = dict(config)
@@ -126,10 +180,14 @@ def _sweep(name, arm, key, axis, values, is_over):
 
 
 def _changed(arm, key, axis, value):
-    changes = value
+    return arm._replace(changes=merged(arm.changes, _nested(key, value)), values={**arm.values, axis: value})
+
+
+def _nested(key, value):
+    """Returns the changes that give a dotted key this value."""
     for part in reversed(key.split(".")):
-        changes = {part: changes}
-    return arm._replace(changes=merged(arm.changes, changes), values={**arm.values, axis: value})
+        value = {part: value}
+    return value
 
 
 def _written(value):

@@ -6,6 +6,7 @@ A run's folder in a study's folder is ``<setting>/<arm>/seed<k>``, or ``<arm>/se
 from pathlib import Path
 
 CONFIG = "config.json"  # in a study's folder: the config, with a value for every key
+ARMS = "arms.json"  # in the folder of a script's study, in place of a config: arms, seeds and rounds
 PROVENANCE = "provenance.json"  # command, versions and devices of each start
 REPORT = "report.html"
 NUMBERS = "report"  # the numbers of the figures of a report as CSV files, and what it was made from
@@ -26,7 +27,14 @@ TOGETHER = "together.json"  # the runs that it is batched with
 ERROR_LOG = "error.log"  # a one-line message, and the traceback
 
 RESERVED = (EXPORT, NUMBERS, REPLACED)  # names in a study's folder that neither a setting nor an arm may have;
-RESERVED_FILES = (CONFIG, PROVENANCE, SUMMARY, REPORT, LOCK)  # likewise, also with a suffix while they are written
+RESERVED_FILES = (
+    CONFIG,
+    ARMS,
+    PROVENANCE,
+    SUMMARY,
+    REPORT,
+    LOCK,
+)  # likewise, also with a suffix while they are written
 
 
 def run_folder(study: Path, name: tuple[str, int]) -> Path:

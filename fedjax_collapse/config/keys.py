@@ -55,6 +55,7 @@ class Cells(NamedTuple):
             comparable=True, or False and why; metric: accuracy, best_accuracy, last10_accuracy or validated_accuracy in
             percent, or in their own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with
             target=ARM).
+        title: the report's title; by default "Study" and the name of the study's folder.
     """
 
     seeds: tuple = (0,)
@@ -63,6 +64,7 @@ class Cells(NamedTuple):
     means: dict = _NO_ENTRIES
     sweep: dict = _NO_ENTRIES
     paper: dict = _NO_ENTRIES
+    title: str = ""
 
 
 class Clients(NamedTuple):

@@ -1,9 +1,11 @@
-"""Runs of studies, loaded from their folders: model, data, variables and client states.
+"""Runs, loaded from their folders: model, data, variables, client states and metrics.
 
-run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True if its config names custom code
+run = load_run("runs/quickstart/feddecorr/seed0")  # of a study; trust=True if its config names custom code
+run = load_run("runs/mine", federation=federation, model=model, algorithm=algorithm)  # of simulate(folder="runs/mine")
 run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
+import dataclasses
 import functools
 import json
 import warnings
@@ -17,10 +19,12 @@ import numpy as np
 
 from fedjax_collapse.config import build
 from fedjax_collapse.config.federations import federations, is_custom_source
-from fedjax_collapse.config.folder import CHECKPOINTS, CONFIG, seed_of, study_of
+from fedjax_collapse.config.folder import CHECKPOINTS, CONFIG, METRICS, seed_of, study_of
+from fedjax_collapse.config.keys import NETWORKS
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_study, resolve_arm
 from fedjax_collapse.core.records import Damaged, UserError, Variables
+from fedjax_collapse.core.rows import Rows
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
@@ -30,8 +34,8 @@ from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.local_models import LocalModels
-from fedjax_collapse.run.runs import Run, description, initialize
-from fedjax_collapse.schema.annotations import as_array
+from fedjax_collapse.run.runs import OF_SCHEDULE, Run, Schedule, description, initialize
+from fedjax_collapse.schema.annotations import as_array, shown
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.source_code import file_of
@@ -40,7 +44,11 @@ from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
+
+_NOT_IN_TORCH = ("parent", "name", "num_classes", "lowering", "target")  # of a network's fields
+_MAIN = "code.__main__"  # one hash, of the schedule's code as well
 
 
 class LoadedRun(NamedTuple):
@@ -51,12 +59,45 @@ class LoadedRun(NamedTuple):
     algorithm: FedAvg
     variables: Variables  # of the model that is evaluated
     state: State  # of the server, with its methods, and of all clients
-    config: Mapping[str, Any]  # all values of its arm in its setting
+    config: Mapping[str, Any]  # all values of its arm in its setting; empty if the run is not of a study
     local: LocalModels  # after the training of a round, before the server's step: run.local[round][client]
+    folder: Path
 
     def __repr__(self) -> str:
         network, methods = type(self.model.module).__name__, ", ".join(self.algorithm.methods) or "no methods"
         return f"LoadedRun({network} after round {int(self.state.round)} with {methods}; {self.federation})"
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """The rows of ``metrics.jsonl`` up to the checkpoint: a row per evaluated round, NaN for null.
+
+        Raises:
+            UserError: a row is damaged.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(Rows.read(self.folder / METRICS, int(self.state.round)).rows)
+
+    def features(self, variables: Variables | None = None) -> np.ndarray:
+        """Returns the features [examples, features] of the test set, in the order of ``federation.test``.
+
+        Args:
+            variables: of this network; by default those of the run.
+
+        Raises:
+            UserError: ``variables`` are of another network, or every token has a label.
+        """
+        features = evaluate(self.model, self._variables("features", variables), self.federation.test).features
+        if features is None:
+            raise UserError("features: every token has a label, expected data with one label per example")
+        return np.asarray(features)
+
+    def _variables(self, what, variables):
+        """Returns the variables of the run unless others are given, which are checked."""
+        if variables is None:
+            return self.variables
+        self.model.check_variables(f"{what}: variables", variables)
+        return variables
 
     def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
         """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
@@ -65,10 +106,8 @@ class LoadedRun(NamedTuple):
 
         ``variables`` are of this network; by default those of the run.
         """
-        if variables is not None:
-            self.model.check_variables("predict: variables", variables)
+        variables = self._variables("predict", variables)
         inputs = as_array("predict: inputs", inputs)
-        variables = self.variables if variables is None else variables
         labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
         examples = self.federation.test._replace(inputs=inputs, labels=labels)
         if examples.pad is None:
@@ -90,13 +129,10 @@ class LoadedRun(NamedTuple):
         Raises:
             UserError: PyTorch is not installed, or the network has no twin.
         """
-        if variables is not None:
-            self.model.check_variables("to_torch: variables", variables)
-        variables = self.variables if variables is None else variables
-        options = dict(self.config["network"])
-        for key in ("name", "lowering", "weights", "adapters"):
-            options.pop(key, None)
-        name = self.config["network"]["name"]
+        variables, module = self._variables("to_torch", variables), self.model.module
+        name = {kind: name for name, kind in NETWORKS.items()}.get(type(module), type(module).__name__)
+        fields = [of for of in dataclasses.fields(module) if of.name not in _NOT_IN_TORCH]
+        options = {of.name: value for of in fields if (value := getattr(module, of.name)) != of.default}
         try:
             from fedjax_collapse.nn.interchange import torch_networks as twins
 
@@ -105,48 +141,96 @@ class LoadedRun(NamedTuple):
         except ImportError:
             raise UserError('PyTorch is not installed: pip install "fedjax_collapse[export]"') from None
         except (KeyError, TypeError, ValueError) as error:
-            given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+            given = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
             raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({error})") from error
 
 
-def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
-    """Loads the run of a folder ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
+def load_run(
+    folder: Path | str,
+    trust: bool = False,
+    *,
+    federation: Federation | None = None,
+    model: Model | None = None,
+    algorithm: FedAvg | None = None,
+) -> LoadedRun:
+    """Loads the run of a folder.
 
-    The data are read again. If the newest checkpoint is damaged, the one before it is loaded, with a warning.
+    It is a study's, ``<study>/<arm>/seed<k>`` or ``<study>/<setting>/<arm>/seed<k>``, whose data are read again; or
+    that of a call of ``simulate``, whose federation, model and algorithm are in no file and have to be given again.
+    If the newest checkpoint is damaged, the one before it is loaded, with a warning.
 
     Args:
         folder: the run's folder.
         trust: import and call custom code that the study's config names, such as ``my_module:MyClass``, which has to be
             importable. Without it, a folder that someone else has made runs no code but this library's.
+        federation: what ``simulate`` was given, as are the next two; none of them for a run of a study.
+        model: likewise.
+        algorithm: likewise.
 
     Raises:
         UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
-            partition or code differ from those that the run was trained with.
+            partition, model, algorithm or code differ from those that the run was trained with. Code of a script or
+            notebook itself (``__main__``) is not compared if the three objects are given.
+
+    Examples:
+        >>> import tempfile
+        >>> source, folder = sources.digits(), tempfile.mkdtemp()
+        >>> federation = Federation.from_source(source, partition.dirichlet(source.labels, num_clients=10, alpha=0.5))
+        >>> model = Model(nn.MLP(10, hidden=(16,)), federation.input_shape)
+        >>> algorithm = FedAvg(LocalTraining(epochs=1))
+        >>> result = simulate(federation, model, algorithm, rounds=2, key=jax.random.key(0), folder=folder)
+        >>> run = load_run(folder, federation=federation, model=model, algorithm=algorithm)
+        >>> run.metrics["round"].tolist()
+        [1, 2]
+        >>> run.features().shape  # [test examples, features]
+        (360, 16)
     """
     check_value("load_run: folder", folder, Path | str)
-    folder = Path(folder).resolve()
-    study, setting = study_of(folder)
-    config, arm, seed = _read_config(study), folder.parent.name, seed_of(folder)
-    if seed is None:
-        raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
-    resolved = resolve_arm(config, arm, setting)
-    if not trust:
-        _check_library_only(folder, resolved)
-    check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
+    folder, config, seed, schedule = Path(folder).resolve(), {}, 0, Schedule(rounds=1)
+    given = {"federation": (federation, Federation), "model": (model, Model), "algorithm": (algorithm, FedAvg)}
+    is_of_study = all(value is None for value, _ in given.values())
+    if is_of_study:
+        config, seeds, seed = _read_arm(folder, trust)
+    else:
+        for name, (value, kind) in given.items():
+            check_value(f"load_run: {name}", value, kind)
     try:
-        federation = federations(resolved, config["seeds"])[seed]
-        model = build.model(resolved, federation)
-        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+        if is_of_study:
+            federation = federations(config, seeds)[seed]
+            model = build.model(config, federation)
+            algorithm, schedule = build.algorithm(config), build.schedule(config)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
     except Exception as error:  # from the user's code
         raise explained(f"{folder}: cannot be built again", error) from error
-    known = description(run, model, schedule)
-    check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
+    known, besides = description(run, model, schedule), ("model.module.lowering",)
+    if not is_of_study:
+        known, besides = {name: part for name, part in known.items() if name not in OF_SCHEDULE}, (*besides, _MAIN)
+    check_same(folder, known, is_of_study, "restore what has changed, or ", besides)
     state = _newest_state(folder, template)
     variables = server.evaluated(algorithm, model, state.server, state.clients)
     local = LocalModels(folder, state.server.variables)
-    return LoadedRun(model, federation, algorithm, variables, state, resolved, local)
+    return LoadedRun(model, federation, algorithm, variables, state, config, local, folder)
+
+
+def _read_arm(folder, trust):
+    """Returns the values of the arm of a run's folder, all seeds of its study, and that of the run."""
+    (study, setting), seed = study_of(folder), seed_of(folder)
+    if seed is None or not (study / CONFIG).exists():
+        if (folder / METRICS).exists():
+            raise UserError(
+                f"{folder}: simulate wrote it, from objects that are in no file; expected "
+                "load_run(folder, federation=..., model=..., algorithm=...) with those that simulate was given"
+            )
+        raise UserError(
+            f"{folder}: expected the folder of a run, of a study such as STUDY/fedavg/seed0, or of simulate(folder=...)"
+        )
+    config = _read_config(study)
+    resolved = resolve_arm(config, folder.parent.name, setting)
+    if not trust:
+        _check_library_only(folder, resolved)
+    check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
+    return resolved, config["seeds"], seed
 
 
 def _read_config(study: Path) -> dict[str, Any]:
@@ -200,5 +284,5 @@ def _newest_state(folder, template):
             warnings.warn(f"{damage}; loaded is the state after round {round}", stacklevel=3)
         return state
     if damages:
-        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or run the study again")
-    raise UserError(f"{folder}: it has no checkpoint; run the study first")
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or train again")
+    raise UserError(f"{folder}: it has no checkpoint; train first")

@@ -102,10 +102,10 @@ def check_study(config: Mapping[str, Any]) -> None:
     _check_means(config)
     for what, names in (("arm", arms_of(config)), ("setting", config["settings"])):
         for name in names:
-            _check_folder_name(what, name)
+            check_folder_name(what, name)
 
 
-def _check_folder_name(what, name):
+def check_folder_name(what, name):
     """Raises UserError if the name cannot be that of a folder of runs."""
     size = len(name.encode(errors="replace"))
     if not name.isprintable() or name != name.strip() or set(name) & set("/\\") or name in ("", ".", ".."):
@@ -145,9 +145,10 @@ def check_keys(config: Mapping[str, Any]) -> None:
     for key in config:
         check_key("config key", key, tops, keys())
     for key in tops:
-        if key not in config and key not in OF_STUDY:
+        if key in config:
+            check_value(f"config.{key}", config[key], keys()[key].kind if key in keys() else dict)
+        elif key not in OF_STUDY:
             raise UserError(f"the config has no {key}: start from base.get_config()")
-        check_value(f"config.{key}", config.get(key, {}), keys()[key].kind if key in keys() else dict)
     for section in _CLOSED:
         for key in config[section]:
             check_key(f"config key of {section}", key, fields_of(section), keys())

@@ -46,7 +46,8 @@ def check_same(
     Args:
         folder: the run's folder.
         description: as made by ``simulation.runs.description``.
-        is_whole: whether the description is complete; otherwise only its parts are compared.
+        is_whole: whether the description is complete; otherwise only its parts are compared, and of code the modules
+            that both have.
         hint: advice besides using a new folder.
         besides: prefixes of names that may differ.
 
@@ -65,6 +66,8 @@ def check_same(
     there = flatten(there if is_whole else {name: there[name] for name in there if name in description})
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     names = [name for name in names if not name.startswith(besides) and name != NAME]
+    if not is_whole:
+        names = [name for name in names if not name.startswith("code.") or (name in here and name in there)]
     if names:
         changes = [_change(name, there.get(name, "absent"), here.get(name, "absent")) for name in names[:_SHOWN]]
         more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -19,7 +19,6 @@ from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.engine.client_states import StoredStates, check_space
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.run import divergence
 from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.divergence import Divergence
@@ -28,6 +27,7 @@ from fedjax_collapse.run.history import History
 from fedjax_collapse.run.local_models import save_local_models
 from fedjax_collapse.run.measurement import HEADLINES, headline_of, observe, scored, view_models, virtual_time
 from fedjax_collapse.run.own_tests import by_stage, personal_model
+from fedjax_collapse.run.privacy import guarantee
 from fedjax_collapse.run.resumption import make_folder, newest_whole, rounds_released
 from fedjax_collapse.run.runs import Hardware, Row, Run, Schedule, description, initialize, prepare
 from fedjax_collapse.run.stopwatch import Stopwatch

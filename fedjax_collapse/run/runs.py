@@ -22,12 +22,12 @@ from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Assignment, ClientMap, Participation, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
-from fedjax_collapse.privacy import guarantee
-from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.run.fingerprint import NAME
 from fedjax_collapse.run.local_models import SAVED
 from fedjax_collapse.run.measurement import HEADLINES, Measurement, headline_of
 from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.privacy import guarantee
+from fedjax_collapse.run.privacy.guarantee import Privacy
 from fedjax_collapse.schema import user_code
 from fedjax_collapse.schema.describe import describe
 from fedjax_collapse.schema.options import Count, Fraction, check_fields, check_key, check_value
@@ -38,6 +38,7 @@ from fedjax_collapse.training.memory_check import check_memory
 Row = Mapping[str, Any]
 ON_NAN = ("stop", "skip_client", "continue")
 _OBSERVED = ("evaluate_every", "watch", "measurements", "measure_every", "finetuning")  # of ``description``
+OF_SCHEDULE = (*_OBSERVED, "participation", "on_nan", "key", "variables", NAME)  # of it, not of data, model, algorithm
 
 
 class Run(NamedTuple):

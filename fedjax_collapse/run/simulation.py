@@ -13,10 +13,11 @@ from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.run.measurement import Measurement
 from fedjax_collapse.run.own_tests import Finetuning
+from fedjax_collapse.run.privacy.guarantee import Privacy
+from fedjax_collapse.run.progress import show_progress
 from fedjax_collapse.run.running import PATIENCE, RunLoop
 from fedjax_collapse.run.running import Result as Result
 from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
@@ -48,6 +49,7 @@ class Options(TypedDict, total=False):
     folder: Path | str
     name: str
     listener: Callable[[Row, Row], None]
+    progress: bool
     should_stop: Callable[[], bool]
 
 
@@ -97,6 +99,8 @@ def simulate(
             else but length and what is observed, have independent cohorts and noise. By default that of the folder,
             which stores it, so that a folder can be moved.
         listener: called with the rows of metrics and timing after every evaluation.
+        progress: whether to show the run on one line, which is updated after every evaluation; default False. Where
+            the standard error is neither a terminal nor a notebook's, every evaluation is a line.
         should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.
 
@@ -114,7 +118,9 @@ def simulate(
         >>> federation = Federation.from_source(source, parts)
         >>> model = Model(nn.MLP(10, hidden=(16,)), federation.input_shape)
         >>> algorithm = FedAvg(LocalTraining(epochs=1), methods={"feddecorr": FedDecorr(0.1)})
-        >>> result = simulate(federation, model, algorithm, rounds=2, key=jax.random.key(0), participation=0.5)
+        >>> result = simulate(
+        ...     federation, model, algorithm, rounds=2, key=jax.random.key(0), participation=0.5, progress=True
+        ... )
         >>> [row["round"] for row in result.metrics]
         [1, 2]
         >>> result.clients["task_loss"].shape  # [rounds, clients]
@@ -123,17 +129,18 @@ def simulate(
     for name in options.keys() - Options.__annotations__.keys():
         raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
     options = {name: value for name, value in options.items() if value is not None}
-    listener = options.pop("listener", None)
+    listener, progress = options.pop("listener", None), options.pop("progress", False)
 
     def listen(rows, timings):
-        if listener:
-            listener(rows[0], timings[0])
+        for listens in filter(None, (show, listener)):
+            listens(rows[0], timings[0])
 
     def options_of(record):
         return {name: options.pop(name) for name in record._fields if name in options}
 
     measurements = options.pop("measurements", {})
     check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
+    check_value("simulate: progress", progress, bool)
     check_value("simulate: measurements", measurements, Mapping[str, Measurement])
     measurements = tuple(measurements.items())
     fraction = options.get("participation", 1.0)
@@ -143,7 +150,8 @@ def simulate(
     schedule = Schedule(rounds, measurements=measurements, **options_of(Schedule))
     run = Run(federation, algorithm, key, **options_of(Run))
     hardware, callbacks = Hardware(**options_of(Hardware)), Callbacks(listen, **options_of(Callbacks))
-    return simulate_runs([run], model, schedule, hardware, callbacks)[0]
+    with show_progress(run, model, rounds) if progress and processes.is_first() else contextlib.nullcontext() as show:
+        return simulate_runs([run], model, schedule, hardware, callbacks)[0]
 
 
 def simulate_runs(

@@ -284,7 +284,7 @@ def _start(case, name):
     os.dup2(log, 2)
     os.close(log)
     workdir = case.folder / name
-    summaries.write_report = lambda study, wait: study  # it takes longer than all else
+    summaries.write_report = lambda study: study  # it takes longer than all else
     command = [f"--config={case.folder / 'config.py'}", f"--workdir={workdir}"]
     try:
         status = launch.main([*command, f"--compilation_cache={case.out / 'compiled'}"])

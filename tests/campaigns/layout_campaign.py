@@ -211,7 +211,7 @@ def _child(campaign, layout, name, place, stops):
     os.dup2(log, 1)
     os.dup2(log, 2)
     print(f"-- {layout}", flush=True)
-    summaries.write_report = lambda study, wait: study  # it takes longer than all else
+    summaries.write_report = lambda study: study  # it takes longer than all else
     os.environ["JAX_NUM_CPU_DEVICES"] = str(layout.devices)  # so that the launcher leaves it as it is
     jax.config.update("jax_num_cpu_devices", layout.devices)
     jax.config.update("jax_enable_x64", campaign.is_float64)

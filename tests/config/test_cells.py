@@ -1,7 +1,7 @@
 """Studies of cells: what settings and sweeps make of a config, and what a start makes of its cells."""
 
-import contextlib
 import json
+import re
 import weakref
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from experiments.study.processes import slurm
 from experiments.study.processes.claim import claimed
 from experiments.study.resolving import RunSpec, resolve
 from fedjax_collapse import UserError, load_run
-from fedjax_collapse.config.cells import arms_of, axis_names, cells_of, merged
+from fedjax_collapse.config.cells import arms_of, axis_names, cells_of, config_of, merged, shown_cells
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import Cell, resolve_arm
 
@@ -98,6 +98,28 @@ def test_a_sweep_over_two_axes(config):
     ]
 
 
+def test_swept_values_of_data_are_settings_where_results_are_shown(config):
+    """Beside declared settings; all other swept values stay in the names of the arms."""
+    config.sweep = {SWEPT: (0.5,), "partition.alpha": (0.1, 10), "clients": (4,)}
+    declared, config.settings = plain(config), {}
+    found = shown_cells(plain(config))
+    settings = [f"alpha={alpha} clients=4" for alpha in (0.1, 10)]
+    assert [str(shown) for shown, _ in found.values()] == [
+        f"{setting}/{arm}" for setting in settings for arm in ("plain", "decorr strength=0.5")
+    ]
+    assert list(map(str, found))[:2] == [f"{arm} {settings[0]}" for arm in ("plain", "decorr strength=0.5")]
+    assert found["", f"decorr strength=0.5 {settings[1]}", ""][1].values["alpha"] == 10
+    of_setting = config_of(plain(config), settings[1])
+    assert of_setting["partition"]["alpha"] == 10 and list(of_setting["sweep"]) == [SWEPT]
+    shown = list(dict.fromkeys(shown.setting for shown, _ in shown_cells(declared).values()))
+    assert shown == [f"{name} {setting}" for name in ("iid", "few 0.5") for setting in settings]
+    assert [config_of(declared, shown[2])[key] for key in ("clients", "rounds")] == [4, 2]
+    declared["sweep"] = {SWEPT: (0.5,)}
+    assert [*shown_cells(declared)] == [shown for shown, _ in shown_cells(declared).values()]
+    paper = plain(config) | {"paper": PAPER}  # whose numbers are by arm
+    assert {shown.setting for shown, _ in shown_cells(paper).values()} == {""}
+
+
 def test_a_sweep_from_the_command_line(tmp_path):
     file = tmp_path / "config.py"
     file.write_text(
@@ -167,6 +189,9 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
         (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
         (dict(sweep={"data.source": ("npz:/x",)}), "source=npz:/x': its runs are in a folder"),
         (dict(sweep={"rounds": (1, 2)}), "arms.plain rounds=1.rounds: all arms"),
+        (dict(means=dict(m=("iid", "c"))), "unknown setting in means.m 'c'"),
+        (dict(means=dict(iid=("iid",))), "means.iid: expected at least one setting, and a name that no setting has"),
+        (dict(means=dict(m="iid")), "means.m"),
         (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
         (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
         (dict(paper=PAPER | dict(values={"idd": {}})), "setting in paper.values 'idd': did you mean 'iid'"),
@@ -304,7 +329,7 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
 
 def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
     """By an arm, a setting, seeds and a value of its sweep; what there is stays, and tables may change."""
-    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
+    monkeypatch.setattr(summaries, "write_report", lambda study: study)
 
     def grown(**changes):
         config = make_config()
@@ -341,7 +366,7 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
 
 
 def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
-    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
+    monkeypatch.setattr(summaries, "write_report", lambda study: study)
     config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
     with pytest.raises(RunsFailed) as failed:
         study.run_study(resolve(config, tmp_path))
@@ -353,16 +378,17 @@ def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path
 
 
 def test_a_study_ends_with_the_table_of_its_paper(config, tmp_path, trained, monkeypatch, capsys):
-    """Also of numbers that only its runs together give; with none that is finished there are none."""
-    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
+    """Also of numbers that only its runs together give; without a run that is evaluated there is none."""
+    monkeypatch.setattr(summaries, "write_report", lambda study: study)
     config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
     config.paper = dict(PAPER, values={"iid": {"good": 7.0}}, metric="rounds_to_target", target="good")
-    for arm, cells in (("bad", ["-", "-"]), ("good", ["1 (1) | paper 7", "2 (1)"])):
-        with pytest.raises(RunsFailed) if arm == "bad" else contextlib.nullcontext():
-            study.run_study(resolve(config, tmp_path, [arm]))
-        *_, row, note = [line for line in capsys.readouterr().out.splitlines() if line.startswith((arm, "Paper"))]
-        assert row.split("  ")[0].strip() == arm and all(cell in row for cell in cells)
-        assert note.startswith("Paper: X, Table 1 (rounds to the best accuracy of good")
+    with pytest.raises(RunsFailed):
+        study.run_study(resolve(config, tmp_path, ["bad"]))
+    assert "Paper" not in capsys.readouterr().out
+    study.run_study(resolve(config, tmp_path, ["good"]))
+    *_, row, note = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("good", "Paper"))]
+    assert re.split("  +", row) == ["good", "1 (1) | paper 7", "2 (1)"]
+    assert note.startswith("Paper: X, Table 1 (rounds to the best accuracy of good")
 
 
 def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):

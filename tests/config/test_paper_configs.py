@@ -14,17 +14,18 @@ from experiments.config_files import CONFIGS
 from experiments.configs.feddecorr import table3 as fd_table3
 from experiments.configs.fedmr import table1 as mr_table1
 from experiments.configs.fedmr import table2 as mr_table2
-from experiments.results.metrics import ACCURACY
-from experiments.results.paper import paper_of
-from experiments.results.tables.pivots import pivot
 from experiments.study import study
 from experiments.study.preparing import Examples, plan_of
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
-from fedjax_collapse.config.cells import arms_of, cells_of, means_of, settings_of
+from fedjax_collapse.config.cells import Arm, arms_of, means_of, settings_of, shown_cells
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.published import by_setting
 from fedjax_collapse.data import augment, partition
+from fedjax_collapse.results.metrics import ACCURACY, TO_TARGET
+from fedjax_collapse.results.paper import paper_of
+from fedjax_collapse.results.study import Results, Run
+from fedjax_collapse.results.tables import pivot
 from fedjax_collapse.run.fingerprint import flatten
 
 pytestmark = pytest.mark.slow
@@ -113,20 +114,24 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     config = plain(config_of(path, arg))
     paper, means = paper_of(config), means_of(config)
     measured = [metric for _, metric in paper.columns.values()] if paper else []
-    names = [paper.metric.name if paper else "accuracy", *measured]
-    numbers = {name: {"mean": 0.125, "std": 0.0, "n": 3} for name in names}
-    metric, summary = paper.metric if paper else ACCURACY, dict.fromkeys(cells_of(config), numbers)
-    (_, *columns), *rows = pivot(summary, metric, paper, means).as_rows()
+    metric = paper.metric if paper else ACCURACY
+    row = {"round": 1} | dict.fromkeys(("accuracy", metric.name, *measured), 0.125)
+    cells = [shown for shown, _ in shown_cells(config).values()]
+    runs = [Run(cell.setting, cell.arm, 0, [row], [{"round": 1, "train": 0.125}]) for cell in cells]
+    arms_in = {setting: {arm: Arm({}, arm, {}) for arm in arms_of(config)} for setting in settings_of(config)}
+    (_, *columns), *rows = pivot(Results(Path(), config, runs, arms_in), metric, paper).rows
     table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
-    assert columns == [*(settings_of(config) or [""]), *(paper.columns if paper else ()), *means]
+    settings = [setting or metric.heading for setting in settings_of(config)]
+    assert columns == [*settings, *(paper.columns if paper else ()), *means]
     assert [name for name in table if not name.endswith("(paper, not comparable)")] == list(arms_of(config))
     ours, form = ("0.125", ".6g") if paper and not paper.is_percent else ("12.50", ".2f")
+    ours = "1" if metric == TO_TARGET else ours
     assert {cell.partition(" ")[0] for arm in arms_of(config) for cell in table[arm].values()} == {ours}
     for setting, of_arms in paper.values.items() if paper else ():
         for arm, value in of_arms.items():
             theirs = table[arm if paper.comparable else f"{arm} (paper, not comparable)"]
             spread = paper.spreads.get(setting, {}).get(arm)
-            assert theirs[setting].endswith(
+            assert theirs[setting or metric.heading].endswith(
                 f"{value:{form}}" if spread is None else f"{value:{form}} ± {spread:{form}}"
             )
 

@@ -105,7 +105,7 @@ def start(tmp_path, monkeypatch):
     """Starts a study of two arms that differ in a strength, with three seeds; returns the exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
+    monkeypatch.setattr(summaries, "write_report", lambda study: study)
     path = tmp_path / "strengths.py"
     path.write_text(
         "from experiments.configs import quickstart\n"

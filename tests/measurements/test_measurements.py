@@ -12,10 +12,6 @@ import pytest
 from conftest import assert_close
 
 from experiments import launch
-from experiments.results.metrics import panels
-from experiments.results.plotting.figures import measurements as draw
-from experiments.results.reading import read_study
-from experiments.results.tables.table import final_table
 from fedjax_collapse import (
     Backdoor,
     Domains,
@@ -34,6 +30,9 @@ from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 from fedjax_collapse.nn.task import REGRESSION
+from fedjax_collapse.results import load, plot
+from fedjax_collapse.results.metrics import panels
+from fedjax_collapse.results.tables import final_table
 from fedjax_collapse.run.divergence import Divergence
 from fedjax_collapse.run.own_tests import ClientScores
 from fedjax_collapse.schema.names import functions
@@ -367,13 +366,14 @@ def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
     assert start(dict(ranks="feature_ranks", head="head_spectrum", client_drift="client_drift")) == 0
     rows = (tmp_path / "study" / "only" / "seed0" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["measured/ranks/local_nesum_mean"] >= 1
-    study = read_study(tmp_path / "study")
-    figure = draw(study)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    study = load(tmp_path / "study")
+    figure = plot.measurements(study)
+    titles = [axes.get_title(loc="left").rstrip("…") for axes in figure.axes]
     assert titles[:2] == ["ranks/stable_rank", "ranks/rankme"] and len(titles) == len(set(titles))
     assert [len(axes.lines) for axes in figure.axes[:2]] == [2, 2]  # of the server's model, and the mean of local ones
-    assert "client_drift/local_cosine_mean" in titles and not any("_min" in title for title in titles)
-    assert final_table(study.summary)[0][-1 - len(titles) : -1] == titles
+    headings = final_table(study).rows[0][-1 - len(titles) : -1]
+    assert "client_drift/local_cosine_mean" in headings and "_min" not in str(headings)
+    assert all(map(str.startswith, headings, titles))
     page = (tmp_path / "study" / "report.html").read_text()
     assert "head/centred_effective_rank" in page
     with np.load(tmp_path / "study" / "only" / "seed0" / "measurements.npz") as arrays:

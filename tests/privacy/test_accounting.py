@@ -5,8 +5,8 @@ import builtins
 import pytest
 
 from fedjax_collapse import UserError
-from fedjax_collapse.privacy import Mechanism, epsilon, noise_multiplier
-from fedjax_collapse.privacy.accounting import _library
+from fedjax_collapse.run.privacy import Mechanism, epsilon, noise_multiplier
+from fedjax_collapse.run.privacy.accounting import _library
 
 REPLACE = dict(sampling="without_replacement", neighbours="replace")
 IN_GROUPS = "population 10: expected at least the 2 clients of a round in each of 9 groups"

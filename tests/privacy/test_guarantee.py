@@ -15,7 +15,6 @@ from scipy.stats import norm
 from small_studies import start, write_config
 
 from experiments.configs import base
-from experiments.results.metrics import metric_of
 from fedjax_collapse import (
     DPFedAvg,
     FedAvg,
@@ -32,7 +31,8 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
-from fedjax_collapse.privacy import guarantee
+from fedjax_collapse.results.metrics import metric_of
+from fedjax_collapse.run.privacy import guarantee
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
 POISSON = Participation(0.6, engine.Poisson())

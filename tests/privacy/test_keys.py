@@ -10,10 +10,10 @@ from fedjax_collapse import UserError
 from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import Key, keys
 from fedjax_collapse.config.plain_values import plain
-from fedjax_collapse.privacy import guarantee
-from fedjax_collapse.privacy.keys import ACCEPTED
-from fedjax_collapse.privacy.keys import COUNTED as COUNTED_KEYS
-from fedjax_collapse.privacy.keys import HARMLESS as HARMLESS_KEYS
+from fedjax_collapse.run.privacy import guarantee
+from fedjax_collapse.run.privacy.keys import ACCEPTED
+from fedjax_collapse.run.privacy.keys import COUNTED as COUNTED_KEYS
+from fedjax_collapse.run.privacy.keys import HARMLESS as HARMLESS_KEYS
 
 PRIVATE = {
     "clients": 100, "participation": 0.2, "cohort.sampler.name": "poisson", "network.norm": "group",
@@ -55,7 +55,7 @@ HARMLESS = {
     "measurements": dict(drift="client_drift"), "measure_every": 2, "checkpoint_every": 3, "save_local": "last",
     "engine.clients_at_once": 2, "engine.devices": 1, "engine.runs": "separate", "engine.storage": "host",
 }  # fmt: skip
-OF_TABLES = {"means", "paper"}
+OF_TABLES = {"means", "paper", "title"}
 BESIDE = {
     "cohort.straggler_share": {"cohort.stragglers": 0.5},
     "server.optimizer.name": {"server.optimizer.learning_rate": 1.0},

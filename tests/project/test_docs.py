@@ -100,6 +100,8 @@ def test_every_block_is_run_or_says_why_not(page):
 
 ENTRY_POINTS = [
     fedjax_collapse.simulate,
+    fedjax_collapse.load_run,
+    fedjax_collapse.study,
     fedjax_collapse.Federation.from_source,
     fedjax_collapse.partition.dirichlet,
     fedjax_collapse.Model,

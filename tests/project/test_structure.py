@@ -12,11 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = {  # from below: a room imports those before it only
     "fedjax_collapse": (
-        "core", "schema", "losses", "data", "nn", "optim", "methods", "training", "engine", "privacy", "analysis",
-        "run", "measurements", "config", "__init__", "command",
+        "core", "schema", "losses", "data", "nn", "optim", "methods", "training", "engine", "analysis",
+        "run", "measurements", "config", "results", "__init__", "command",
     ),
     "experiments": (
-        "machine", "parser", "waiting", "startup", "devices", "config_files", "configs", "results", "study",
+        "machine", "parser", "waiting", "startup", "devices", "config_files", "configs", "study",
         "benchmarks", "commands", "research", "notebooks", "launch",
     ),
 }  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 from conftest import assert_close
 from flax import struct
 
-from experiments.results.study_results import summarize_run
 from experiments.study.summaries import summarize
 from fedjax_collapse import (
     FedAvg,
@@ -33,6 +32,7 @@ from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership, Server
 from fedjax_collapse.data import Domains
+from fedjax_collapse.results.summaries import summarize_run
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.measurement import mean_score
 from fedjax_collapse.run.own_tests import by_stage

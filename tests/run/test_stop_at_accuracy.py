@@ -10,9 +10,8 @@ import small_studies
 from conftest import assert_same_bits
 from small_studies import write_config
 
-from experiments.results import page
-from experiments.results.reading import read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
+from fedjax_collapse.results import load, page
 from fedjax_collapse.run.resumption import rounds_kept
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
@@ -90,4 +89,4 @@ def test_a_study_with_a_target(tmp_path, capsys):
     assert "fast seed 0: starts" in capsys.readouterr().out  # by itself
     reached = [json.loads((tmp_path / f"study/fast/seed{s}/summary.json").read_text()) for s in (0, 1)]
     assert all(1 <= summary["rounds_to_target"] < 4 for summary in reached)
-    assert not any("unfinished" in note for note in page.missing_results(read_study(tmp_path / "study")))
+    assert not any("unfinished" in note for note in page.missing_results(load(tmp_path / "study")))

@@ -1,5 +1,7 @@
 """Runs in which every token has a label: a token is an example for losses, class counts and measurements."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,8 +89,10 @@ def test_evaluation_is_streamed(federation, model, variables):
 
 
 def test_a_loaded_run_predicts_every_token(federation, model, variables):
-    run = LoadedRun(model, federation, FedAvg(), variables, None, {}, None)
+    run = LoadedRun(model, federation, FedAvg(), variables, None, {}, None, Path())
     logits = run.predict(federation.test.inputs)
+    with pytest.raises(UserError, match="features: every token has a label, expected data with one label per example"):
+        run.features()
     assert logits.shape == (70, LENGTH, WORDS + 4)
     _, expected, _ = of_targets(federation, model, variables)
     assert_close(logits[np.asarray(federation.test.labels) != 0], expected, 1e-6)

@@ -9,8 +9,6 @@ from small_studies import start, write_config
 
 from experiments.commands import extract, show_partition
 from experiments.configs import base
-from experiments.results.metrics import OWN_VALIDATION, VALIDATION
-from experiments.results.study_results import summarize_run
 from fedjax_collapse import DPFedAvg, FedAvg, Federation, LocalTraining, Model, UserError, nn, partition, simulate
 from fedjax_collapse.config import build
 from fedjax_collapse.config.cells import merged
@@ -18,6 +16,8 @@ from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys
 from fedjax_collapse.data import sources
 from fedjax_collapse.data.sources import Source
+from fedjax_collapse.results.metrics import OWN_VALIDATION, VALIDATION
+from fedjax_collapse.results.summaries import summarize_run
 from fedjax_collapse.run.evaluation import evaluate
 
 CLASSES = np.repeat(np.arange(4), (10, 20, 31, 4))

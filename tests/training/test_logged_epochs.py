@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 
-from experiments.results.plotting.client_losses import within_round
 from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Participation, engine
 from fedjax_collapse.core.records import EPOCH, of_rounds
+from fedjax_collapse.results import of_runs, plot
 
 TRAINING = LocalTraining(epochs=3, batch_size=8, learning_rate=0.05, momentum=0.9, logged_epochs=3)
 DECORR = {"feddecorr": FedDecorr()}
@@ -80,6 +80,16 @@ def test_logging_changes_nothing_else(federation, network, layout, on_nan):
     assert np.isnan(logged.clients[f"{EPOCH}4/task_loss"]).all()
 
 
+def study_of(clients):
+    """Results of one run of each arm, with these arrays of clients."""
+    runs = {
+        arm: SimpleNamespace(clients=of, timing=(), headline="", metrics=[{"round": 2}]) for arm, of in clients.items()
+    }
+    for run in runs.values():
+        run.spectra = run.measurements = run.own_tests = {}
+    return of_runs(runs)
+
+
 def test_they_are_drawn():
     """Of the last round, a panel for every arm that has them and each of its losses."""
     clients = {"round": np.array([1, 2])}
@@ -88,22 +98,15 @@ def test_they_are_drawn():
     for epoch, value in ((1, 4.0), (2, 2.0)):
         plain[f"{EPOCH}{epoch}/task_loss"][1, :2] = [value, value + 1]
     decorr = plain | {f"{EPOCH}{e}/feddecorr/correlation": plain[f"{EPOCH}{e}/task_loss"] / 2 for e in (1, 2, 3)}
-    runs = {"plain": plain, "decorr": decorr, "without": {"round": np.array([1])}}
-    runs = {arm: [SimpleNamespace(clients=of_arm, arm=arm)] for arm, of_arm in runs.items()}
-    study = SimpleNamespace(arms=list(runs), of_arm=runs.get, config={"arms": {arm: {} for arm in runs}})
-    figure = within_round(study)
-    panels = [axes for axes in figure.axes if axes.axison]
+    study = study_of({"plain": plain, "decorr": decorr, "without": {"round": np.array([1])}})
+    panels = [axes for axes in plot.within_round(study).axes if axes.axison]
     assert [axes.get_ylabel() for axes in panels] == ["cross-entropy (nats)", "", "feddecorr/correlation"]
     *of_clients, mean = panels[2].get_lines()
     np.testing.assert_array_equal(mean.get_ydata(), [2.25, 1.25])
     assert len(of_clients) == 2  # the third was not in the cohort
-    rows = within_round.select(study).rows
-    assert len(rows) == 4 + 8 and rows[0] == ("plain", 2, "task_loss", 0, 1, 4.0)
-    many = {}  # a loss of what is not drawn has no panel
-    for i in range(7):
-        many[f"{i}"] = [SimpleNamespace(clients=runs["decorr" if i == 6 else "plain"][0].clients, arm=f"{i}")]
-    panels = within_round(
-        SimpleNamespace(arms=list(many), of_arm=many.get, config={"arms": {arm: {} for arm in many}})
-    ).axes
+    frame = plot.within_round.select(study)
+    assert len(frame) == 4 + 8 and list(frame.iloc[0]) == ["plain", 2, "task_loss", 0, 1, 4.0]
+    many = study_of({f"{i}": decorr if i == 6 else plain for i in range(7)})  # the last is not drawn, nor its loss
+    panels = plot.within_round(many).axes
     assert len(panels) == 6 and all(axes.axison for axes in panels)
-    assert within_round(SimpleNamespace(arms=["without"], of_arm=runs.get)) is None
+    assert plot.within_round(study_of({"without": {"round": np.array([1])}})) is None

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.results.reading import read_config
 from experiments.study.processes.lock import one_at_a_time, only_process_in
 from fedjax_collapse.config.folder import CONFIG, LOCK
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
+from fedjax_collapse.results.reading import read_config
 from fedjax_collapse.run.fingerprint import flatten
 
+_OF_TABLES = ("means", "paper", "title")  # keys that may change in a folder
 _OF_A_START = (LOCK, CONFIG)  # prefixes of files that a start may leave if it is killed at once
 
 
@@ -65,7 +66,8 @@ def _check_free(workdir, content):
 
 def _without_additions(here, there):
     """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, rounds, and what tables show."""
-    common = here | {name: there[name] for name in ("means", "paper")}
+    common = {name: value for name, value in here.items() if name not in _OF_TABLES}
+    common |= {name: there[name] for name in _OF_TABLES if name in there}
     for name in ("arms", "settings"):
         if there[name]:  # otherwise the folders of its runs would change
             common[name] = {key: value for key, value in here[name].items() if key in there[name]}

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import machine
-from experiments.results.metrics import headline_in, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study.failures import read_failure, write_failure
 from experiments.study.more_rounds import is_done
@@ -29,6 +28,7 @@ from experiments.study.resolving import RunSpec, StudySpec
 from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.config.folder import ERROR_LOG, LOCK, METRICS, TIMING
 from fedjax_collapse.core.rows import last_row
+from fedjax_collapse.results.metrics import headline_in, number
 
 _PAUSE = 0.5  # seconds between two checks of the workers
 _WRONG = 2  # exit status of a worker that could not start

@@ -11,18 +11,22 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 from experiments import waiting
-from experiments.results.formats import Bold
-from experiments.results.metrics import EFFECTIVE_RANK, MINUS, PHASES, Metric, R, headline_in, number, show_number
-from experiments.results.paper import Paper
-from experiments.results.study_results import Summary
-from experiments.results.tables.agreement import APART, OVERLAP
-from experiments.results.tables.best import best_note
-from experiments.results.tables.pivots import NO_MEANS, Means, pivot
-from experiments.results.tables.table import accuracy_note, final_table, headline_of, local_note
-from experiments.results.tables.view import EVERYTHING, View
 from experiments.study.progress.eta import Pace, duration
 from fedjax_collapse.config.cells import RunName
-from fedjax_collapse.core.records import MEASURED
+from fedjax_collapse.results.metrics import (
+    EFFECTIVE_RANK,
+    MINUS,
+    PHASES,
+    Metric,
+    R,
+    headline_in,
+    is_measured,
+    number,
+    show_number,
+)
+from fedjax_collapse.results.paper import APART, OVERLAP
+from fedjax_collapse.results.study import Results
+from fedjax_collapse.results.tables import BEST, Table, columns_of, final_table, pivots
 
 Row = Mapping[str, Any]
 
@@ -143,34 +147,34 @@ class Console:
             else:
                 self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
-    def print_table(
-        self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS, view: View = EVERYTHING
-    ) -> None:
-        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
+    def print_table(self, study: Results, columns: Sequence[Metric] = ()) -> None:
+        """Prints the final table: mean ± standard deviation over seeds per arm.
 
-        For a study with settings: arms by settings, for each metric of the view or, by default, with accuracies or the
+        For a study with settings: arms by settings, for each of the columns or, by default, with accuracies or the
         metric of its paper's table, and the paper's values. A study without settings has these below its table.
         """
-        notes, has_settings = [], any(cell.setting for cell in summary)
-        if not has_settings:
-            columns = view.metrics(summary)
-            measured = [] if view.columns else [metric for metric in columns if metric.name.startswith(MEASURED)]
+        shown, notes = [], []
+        if not study.has_settings:
+            all_columns = columns or columns_of(study)
+            measured = [] if columns else [metric for metric in all_columns if is_measured(metric.name)]
             left_out = measured if len(measured) > _MOST_MEASURED else []
-            self.print_rows(final_table(summary, [metric for metric in columns if metric not in left_out]))
-            notes = [accuracy_note(summary), local_note(summary), _left_out_note(left_out)]
-        by_setting = [paper.metric] if paper else [headline_of(summary)] * has_settings
-        is_chosen = bool(has_settings and view.columns)
-        for metric in view.metrics(summary) if is_chosen else by_setting:
-            table = pivot(summary, metric, paper, means)
-            if is_chosen:
-                self.note(f"{metric.heading}:")
-            self.print_rows(table.as_rows())
-            notes += [accuracy_note(summary)] if table.is_percent else []
-            notes += [f"Paper: {' '.join(table.notes)}"] if table.notes else []
-        if self._rich is not None:  # plain lines have no bold
-            notes.append(best_note(summary))
+            shown.append(final_table(study, [metric for metric in all_columns if metric not in left_out]))
+            notes = [_left_out_note(left_out)]
+        by_setting = pivots(study, columns)
+        for table in [*shown, *(by_setting if columns else by_setting[:1])]:
+            if study.has_settings and columns:
+                self.note(f"{table.title}:")
+            self.print_rows(table.rows)
+            notes[:0] = [note for note in table.notes if self._rich is not None or note != BEST]  # lines have no bold
         for line in filter(None, dict.fromkeys(notes)):
             self.note(line)
+
+    def print_whole(self, table: Table) -> None:
+        """Prints a table with its title above and its notes below it."""
+        self.note(f"\n{table.title}")
+        self.print_rows(table.rows)
+        for note in table.notes:
+            self.note(note)
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
         """Prints a table: its heading, and rows whose first cell is a name.
@@ -200,7 +204,7 @@ class Console:
         for i, (heading, width) in enumerate(zip(rows[0], _narrowest(rows), strict=True)):
             table.add_column(heading, justify="right" if i else "left", min_width=width - _BETWEEN if i else None)
         for row in rows[1:]:
-            table.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
+            table.add_row(*(Text.assemble((cell, getattr(cell, "style", ""))) for cell in row))  # not its padding
         self._write(lambda: self._rich.print(table))
 
     def time_left(self) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import math
 import os
-import socket
+import shutil
 import sys
 import time
 import uuid
@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.results.metrics import PHASES, number
 from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.config.folder import METRICS, TIMING
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import Rows
+from fedjax_collapse.results.metrics import PHASES, number
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.user_code import one_line
 
@@ -110,39 +110,27 @@ class TensorBoard:
     """An event file in ``tensorboard`` in the run's folder, which replaces that of an earlier start."""
 
     def __init__(self, run: Described, earlier: Rounds) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        from tensorboard.summary import Writer
 
-        folder, prefix = run.folder / "tensorboard", "events.out.tfevents."
-        folder.mkdir(exist_ok=True)
-        for file in folder.glob(f"{prefix}*"):
-            file.unlink()
-        self._event = Event
-        self._records = RecordWriter((folder / f"{prefix}{time.time_ns()}.{socket.gethostname()}").open("wb"))
+        folder = run.folder / "tensorboard"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer = Writer(str(folder))
         ago = sum(_seconds(timing) for _, timing in earlier)
-        self._write(Event(wall_time=time.time() - ago, file_version="brain.Event:2"))
-        # makes a server that shows the earlier file discard it
-        self._write(Event(wall_time=time.time() - ago, step=0, session_log=SessionLog(status=SessionLog.START)))
         for row, timing in earlier:
             ago -= _seconds(timing)
             self._add(row, timing, time.time() - ago)
 
     def add(self, row: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
         self._add(row, timing, time.time())
+        self._writer.flush()
 
     def close(self, is_failed: bool) -> None:
         del is_failed
-        self._records.close()
+        self._writer.close()
 
     def _add(self, row, timing, when):
-        event = self._event(wall_time=when, step=row["round"])
         for name, value in _numbers(row, timing).items():
-            event.summary.value.add(tag=name, simple_value=value)
-        self._write(event)
-
-    def _write(self, event):
-        self._records.write(event.SerializeToString())
-        self._records.flush()
+            self._writer.add_scalar(name, value, row["round"], wall_time=when)
 
 
 class WeightsAndBiases:
@@ -175,7 +163,7 @@ class WeightsAndBiases:
 
 
 _SINKS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-_NEEDED = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "wandb.sdk"}
+_NEEDED = {"tensorboard": "tensorboard.summary", "wandb": "wandb.sdk"}
 
 
 class _Guarded:

@@ -7,10 +7,10 @@ import torch
 from conftest import assert_close
 from safetensors.numpy import load_file, save_file
 from small_studies import start, tree, write_config
-from tiny_networks import KINDS, TINY, tiny_model
+from tiny_networks import KINDS, tiny_model
 
 from experiments.commands import export_weights as export
-from fedjax_collapse import UserError, load_run, load_weights, save_weights
+from fedjax_collapse import Model, UserError, load_run, load_weights, nn, save_weights
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import masks
 from fedjax_collapse.run.local_models import LocalModels
@@ -129,8 +129,7 @@ def exported(name, folder):
     """Model and arbitrary variables, the network in PyTorch that has the file's state dict, images and its logits."""
     model, rng = tiny_model(name), np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: 0.1 + 0.2 * rng.random(leaf.shape), model.variable_shapes())
-    config = {"network": {"name": name, "lowering": "auto", **TINY[name].options}}
-    run = LoadedRun(model, _Classes(model), None, variables, None, config, None)
+    run = LoadedRun(model, _Classes(model), None, variables, None, {}, None, folder)
     export.write(run, variables, "torch", folder / "model.pt")
     network = run.to_torch(jax.tree.map(np.zeros_like, variables)).double()
     network.load_state_dict(torch.load(folder / "model.pt"))
@@ -166,6 +165,6 @@ class _Classes:
 
 
 def test_a_network_without_a_twin_is_named(run):
-    other = run._replace(config={"network": {"name": "mlp", "hidden": (6,), "head": "etf"}})
-    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), head='etf'\) has no equivalent in PyTorch"):
+    other = run._replace(model=Model(nn.MLP(10, hidden=(6,), norm="batch"), (8, 8, 1)))
+    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), norm='batch'\) has no equivalent in PyTorch"):
         other.to_torch()

@@ -2,23 +2,25 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 
-from experiments.results.paper import Paper
-from experiments.results.tables.view import View
 from experiments.study.progress.console import Console
-from fedjax_collapse.config.cells import CellName
+from fedjax_collapse.config.cells import Arm
+from fedjax_collapse.results import Results, Run
+from fedjax_collapse.results.metrics import metric_of
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
-FEDAVG, FEDDECORR = CellName("", "fedavg"), CellName("", "feddecorr")
-SUMMARY = {
-    FEDAVG: {
-        metric: {"mean": 0.5, "std": 0.01, "n": 3} for metric in ("accuracy", "effective_rank", "significant_dims")
-    },
-    FEDDECORR: {"accuracy": {"mean": 0.75, "std": None, "n": 1}, "R": {"mean": None, "std": None, "n": 0}},
-}
+
+
+def study_of(config=None, **measured) -> Results:
+    """Three runs of fedavg, with mean ± standard deviation 0.5 ± 0.01 of what is recorded, and one of feddecorr."""
+    rows = [{"round": 1} | dict.fromkeys(("accuracy", "effective_rank"), value) for value in (0.49, 0.5, 0.51)]
+    runs = [Run("", "fedavg", seed, [row | measured]) for seed, row in enumerate(rows)]
+    runs.append(Run("", "feddecorr", 0, [{"round": 1, "accuracy": 0.75, "effective_rank": None} | measured]))
+    return Results(Path(), config or {}, runs, {"": {run.arm: Arm({}, run.arm, {}) for run in runs}})
 
 
 def runs_to_come(number: int, rounds: int) -> dict:
@@ -163,9 +165,9 @@ def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
 def test_final_table_lines_up_and_fits_the_encoding(monkeypatch, encoding, sign):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Stream(encoding)
-    Console(stream=stream).print_table(SUMMARY)
+    Console(stream=stream).print_table(study_of())
     *lines, note = stream.text().splitlines()
-    assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", *"-----", "1"]
+    assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", "75.00", "-", "1"]
     assert note.startswith("Accuracy: the headline")
     assert len({len(line) for line in lines}) == 1
 
@@ -189,10 +191,10 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
     with console:
         console.note("[bold]literal[/bold]")
         run(console, arm="[red]é")
-    console.print_table(SUMMARY)
+    console.print_table(study_of())
     text = stream.text()
     assert "\x1b[" in text and "starts, compiling" in text and "round 30/30" in text and "run 1/6" in text
-    assert "[bold]literal[/bold]" in text and "[red]" in text and "Significant" in text
+    assert "[bold]literal[/bold]" in text and "[red]" in text and "Effective" in text
 
 
 def test_live_display_has_a_line_for_each_arm(monkeypatch):
@@ -209,9 +211,8 @@ def test_live_display_has_a_line_for_each_arm(monkeypatch):
 
 
 def measured(count):
-    """So many measurements of a summary."""
-    entry = {"mean": 0.123456, "std": 0.0123456, "n": 3}
-    return {f"measured/nearest_centroid_{i}/server": entry for i in range(count)}
+    """So many measurements of each run."""
+    return {f"measured/nearest_centroid_{i}/server": 0.123456 for i in range(count)}
 
 
 @pytest.mark.parametrize("columns", [40, 120, 280])
@@ -220,11 +221,11 @@ def test_wide_tables_are_divided(monkeypatch, columns):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Stream(terminal=True)
-    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(6)))
+    Console(stream=stream).print_table(study_of(**measured(6)))
     lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", stream.text()).splitlines() if line.strip()]
     rows = [line for line in lines if line.split()[0] in ("fedavg", "feddecorr")]
     assert max(map(len, lines)) <= columns
-    assert sum(row.count("0.1235 ± 0.01235") for row in rows) == 2 * 6
+    assert sum(row.count("0.1235") for row in rows) == 2 * 6
     assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
 
 
@@ -232,22 +233,22 @@ def test_wide_tables_are_divided(monkeypatch, columns):
 def test_wide_tables_are_divided_in_plain_lines(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Stream()
-    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(12)))
+    Console(stream=stream).print_table(study_of(**measured(12)))
     *lines, _ = stream.text().splitlines()
     assert max(map(len, lines)) <= columns and (len(lines) == 3) == (columns == 450)
-    assert sum(line.count("0.1235 ± 0.01235") for line in lines) == 2 * 12
+    assert sum(line.count("0.1235") for line in lines) == 2 * 12
     assert [line.split()[0] for line in lines] == ["Arm", "fedavg", "feddecorr"] * (len(lines) // 3)
 
 
 def test_many_measurements_are_named_and_not_shown():
     stream = Stream()
-    summary = dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(13))
-    Console(stream=stream).print_table(summary)
+    study = study_of(**measured(13))
+    Console(stream=stream).print_table(study)
     *_, note = stream.text().splitlines()
     assert "0.1235" not in stream.text()
     assert note.startswith("13 more columns, of nearest_centroid_0, nearest_centroid_1, ") and "report.html" in note
-    Console(stream=stream).print_table(summary, view=View(("measured/nearest_centroid_3/server",)))
-    assert stream.text().count("0.1235 ± 0.01235") == 2
+    Console(stream=stream).print_table(study, [metric_of("measured/nearest_centroid_3/server")])
+    assert stream.text().count("0.1235") == 2
 
 
 def test_the_score_of_a_task_without_accuracy_is_shown():
@@ -279,7 +280,8 @@ def test_dumb_terminal_gets_plain_lines(monkeypatch):
 )
 def test_a_study_without_settings_has_the_papers_numbers_below_its_table(encoding, cell):
     stream = Stream(encoding)
-    Console(stream=stream).print_table(SUMMARY, Paper("X", True, {"": {"fedavg": 53.0}}, {"": {"fedavg": 1.5}}))
+    paper = dict(source="X", comparable=True, values={"fedavg": 53.0}, spreads={"fedavg": 1.5})
+    Console(stream=stream).print_table(study_of({"paper": paper}))
     lines = stream.text().splitlines()
     assert [line.startswith("fedavg") for line in lines if cell in line] == [True]
     assert "overlap, in 0 of 1 cells" in lines[-1]

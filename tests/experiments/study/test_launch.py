@@ -12,9 +12,6 @@ from small_studies import tree, write_config
 
 from experiments import launch
 from experiments.configs import quickstart
-from experiments.results import page
-from experiments.results.metrics import SUMMARISED
-from experiments.results.page import write_report
 from experiments.study import preparing
 from experiments.study import study as study_module
 from experiments.study.preparing import federations_of
@@ -23,6 +20,9 @@ from fedjax_collapse import UserError
 from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.resolving import resolve_arm
+from fedjax_collapse.results import page
+from fedjax_collapse.results.metrics import SUMMARISED
+from fedjax_collapse.results.page import write_report
 
 pytestmark = pytest.mark.slow
 

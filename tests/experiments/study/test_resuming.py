@@ -14,10 +14,10 @@ from small_studies import write_config
 
 from experiments import launch
 from experiments.configs import quickstart
-from experiments.results.reading import layouts_of
 from experiments.study.resolving import resolve
 from experiments.study.resuming import changed_layouts, check_resume
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
+from fedjax_collapse.results.reading import layouts_of
 
 pytestmark = pytest.mark.slow
 

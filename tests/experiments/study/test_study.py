@@ -63,7 +63,7 @@ def test_arms_and_seeds_asked_for_run_as_declared(config):
 def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     """Another one is refused while the first is in it; what a start that was killed at once left is no obstacle."""
     monkeypatch.setattr(study, "make_groups", lambda *_: [])
-    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
+    monkeypatch.setattr(summaries, "write_report", lambda study: study)
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")

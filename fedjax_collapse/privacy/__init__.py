@@ -1,5 +1,0 @@
-"""Differential privacy of clients: what a run spends, and what would break its guarantee."""
-
-from fedjax_collapse.privacy.accounting import Mechanism as Mechanism
-from fedjax_collapse.privacy.accounting import epsilon as epsilon
-from fedjax_collapse.privacy.accounting import noise_multiplier as noise_multiplier

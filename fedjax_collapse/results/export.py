@@ -1,0 +1,144 @@
+"""Tables and figures of studies as files for a paper: Markdown, LaTeX, CSV; SVG, PDF, PNG."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedjax_collapse.core import files
+from fedjax_collapse.results.comparing import dead_notes
+from fedjax_collapse.results.metrics import ACCURACY, Metric
+from fedjax_collapse.results.paper import paper_of
+from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown_arms
+from fedjax_collapse.results.plot.drawing import for_column, save_figure
+from fedjax_collapse.results.study import Results
+from fedjax_collapse.results.tables import (
+    Table,
+    difference_tables,
+    final_table,
+    means_frame,
+    pivots,
+    seeds_frame,
+    target_table,
+    text_table,
+    unfinished_note,
+)
+from fedjax_collapse.results.writing import csv_text, in_latex, in_markdown, latex, markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("md", "tex", "csv")
+_LABELS = ("Study", "Setting", "Arm")
+
+
+def write_tables(
+    studies: Mapping[str, Results],
+    folder: Path,
+    kind: str,
+    base: str = "",
+    target: str = "",
+    columns: Sequence[Metric] = (),
+) -> list[Path]:
+    """Writes the tables of studies as files of one kind, and returns their paths.
+
+    ``results.md`` and ``results.tex`` have all tables; ``results.csv`` has a row for each finished run, and
+    ``means.csv`` means, differences from the base arm, and the numbers of a paper.
+
+    Args:
+        studies: by name; several are in one table.
+        folder: where to write.
+        kind: one of ``TABLES``.
+        base: the arm to which differences are taken, within each setting; by default the first of each study.
+        target: the arm whose best accuracy is the target; by default that of a study's paper.
+        columns: the metrics that are shown; by default all.
+    """
+    if kind == "csv":
+        frames = {
+            "results": {name: seeds_frame(study, columns) for name, study in studies.items()},
+            "means": {name: means_frame(study, base, columns) for name, study in studies.items()},
+        }
+        texts = {name: csv_text(_together(of)) for name, of in frames.items()}
+    else:
+        tables = tables_of(studies, base, target, columns)
+        texts = {"results": (_as_markdown if kind == "md" else _as_latex)(tables)}
+    paths = [folder / f"{name}.{kind}" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        with files.shared(path) as file:
+            file.write(text.encode(errors="backslashreplace"))
+    return paths
+
+
+def tables_of(
+    studies: Mapping[str, Results], base: str = "", target: str = "", columns: Sequence[Metric] = ()
+) -> list[Table]:
+    """Returns the table of all cells, and for each study differences, arms by settings and rounds to the target."""
+    final = {name: final_table(study, columns) for name, study in studies.items()}
+    frame = _together({name: table.frame for name, table in final.items()}).fillna({"Setting": ""}).fillna("-")
+    about = {name: (*dead_notes(study), unfinished_note(study)) for name, study in studies.items()}
+    notes = [note for table in final.values() for note in table.notes]
+    notes += [f"{name}: {note}" if len(studies) > 1 else note for name, of in about.items() for note in of if note]
+    found = [
+        text_table(
+            "", frame.columns, frame.values.tolist(), dict.fromkeys(notes), sum(map(_LABELS.__contains__, frame))
+        )
+    ]
+    for name, study in studies.items():
+        first, *others = pivots(study, columns) or [None]
+        is_percent = first is not None and "%" in first.title
+        own = [table for table in others if columns or (table.title.startswith(ACCURACY.heading) and not is_percent)]
+        tables = [*difference_tables(study, base, columns), *filter(None, [first]), *own]
+        paper = paper_of(study.config)
+        if (arm := target or (paper.target if paper else "")) in study.arms:
+            tables.append(target_table(study, arm))
+        found += [table._replace(title=f"{name}: {table.title}") for table in tables]
+    return found
+
+
+def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Path]:
+    """Saves all figures for which the study has data, those of a setting in a separate folder, and returns the files.
+
+    They are as wide as a column of a paper; those that are wide in the report are narrower than two columns.
+    """
+    settings, some = study.settings, study.select(shown_arms(study))
+    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # names on the disk are UTF-8
+    drawn = [(folder, plot, study if plot.of_all_arms else some) for plot in OVERVIEW] if len(settings) > 1 else []
+    for setting, place in places.items():
+        parts = {is_all: part.of_setting(setting) for is_all, part in ((True, study), (False, some))}
+        drawn += [(place, plot, parts[plot.of_all_arms]) for plot in PLOTS]
+    paths = []
+    with for_column():
+        for place, plot, part in drawn:
+            if (figure := plot.draw(part)) is not None:
+                place.mkdir(parents=True, exist_ok=True)
+                paths += [save_figure(figure, place / f"{plot.name}.{kind}", dpi=300) for kind in kinds]
+    return paths
+
+
+def _together(frames: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
+    """Returns one frame, with a column of studies if there are several; cells that a study lacks are NaN."""
+    import pandas as pd
+
+    if len(frames) == 1:
+        return next(iter(frames.values()))
+    for name, frame in frames.items():
+        frame.insert(0, "Study", name)
+    frame = pd.concat(frames.values(), ignore_index=True)
+    labels = [name for name in _LABELS if name in frame]
+    return frame[[*labels, *frame.columns.drop(labels)]]
+
+
+def _as_markdown(tables: Sequence[Table]) -> str:
+    return _parts(tables, markdown, in_markdown, "## {}\n")
+
+
+def _as_latex(tables: Sequence[Table]) -> str:
+    return "% \\usepackage{booktabs}\n" + _parts(tables, latex, in_latex, "% {}")
+
+
+def _parts(tables: Sequence[Table], write: Callable[[Table], str], escape: Callable[[str], str], title: str) -> str:
+    parts = []
+    for table in tables:
+        parts += [title.format(escape(table.title))] if table.title else []
+        parts += [write(table), *(f"{escape(note)}\n" for note in table.notes)]
+    return "\n".join(parts)

@@ -1,0 +1,97 @@
+"""The figures of a report in their order, and the arms that they show."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedjax_collapse.results.metrics import ACCURACY
+from fedjax_collapse.results.plot import features, losses, rounds, spectrum
+from fedjax_collapse.results.plot.partition import partition, partition_table
+from fedjax_collapse.results.plot.sweep import sweep
+from fedjax_collapse.results.plot.times import timing
+from fedjax_collapse.results.study import Results
+from fedjax_collapse.results.tables import Table, timing_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_ARMS = 24  # in a figure with a line or a panel for each
+
+
+class Plot(NamedTuple):
+    """A figure of the report, and its table."""
+
+    title: str
+    draw: "Callable[..., Figure | None]"  # made by ``drawing.draws``
+    table: Callable[[Results], Table | None] | None = None
+    wide: bool = False  # as wide as the page
+    optional: bool = False  # left out without data, instead of being reported as missing
+    of_all_arms: bool = False  # not only of ``shown_arms``
+
+    @property
+    def name(self) -> str:
+        """The name of its files: the function's, with hyphens."""
+        return self.draw.__name__.replace("_", "-")
+
+    @property
+    def caption(self) -> str:
+        """The function's docstring, which says what the figure shows."""
+        return " ".join((self.draw.__doc__ or "").split())
+
+
+def shown_arms(study: Results) -> list[str]:
+    """Returns the arms of figures: all up to ``MOST_ARMS``, otherwise the first and the best by the study's score."""
+    first, *others = study.arms
+    if len(others) >= MOST_ARMS and study.score.name in study.final:
+        others = [arm for arm in study.select(sort=study.score.name).arms if arm != first]
+    shown = {first, *others[: MOST_ARMS - 1]}
+    return [arm for arm in study.arms if arm in shown]
+
+
+def arms_note(study: Results) -> str:
+    """Says which arms are in figures; empty if all are."""
+    shown, arms = shown_arms(study), study.arms
+    best = f"the first, and the best by {study.score.quantity}"
+    return f"Figures show {len(shown)} of {len(arms)} arms: {best}; tables show all." if len(shown) < len(arms) else ""
+
+
+_more = functools.partial(Plot, wide=True, optional=True)  # drawn if a study measured more than all do
+PLOTS = (
+    _more("Sweep", sweep, of_all_arms=True),
+    Plot("Accuracy", rounds.accuracy),
+    Plot("Score of the task", rounds.score),
+    Plot("Normalised spectra", spectrum.spectra),
+    Plot("Absolute spectra", spectrum.absolute_spectra, optional=True),
+    _more("Spectra of the clients", spectrum.client_spectra),
+    Plot("Effective rank", rounds.effective_rank),
+    Plot("R: local against global spectrum", rounds.collapse_ratio),
+    _more("Measurements", rounds.measurements),
+    _more("Accuracy by domain", rounds.domains),
+    _more("Effective rank of each layer", features.layer_ranks),
+    _more("Linear probes of each layer", features.layer_probes),
+    _more("Variability within classes, by layer", features.layer_nc1),
+    _more("Singular values of the classifier", features.head_spectra),
+    _more("Features on the unit sphere", features.sphere),
+    _more("t-SNE of features, by class", features.tsne_classes),
+    _more("t-SNE of one class's features, by client", features.tsne_clients),
+    Plot("Training loss", rounds.training_loss),
+    Plot("Training loss per client", losses.client_loss, wide=True),
+    _more("Losses within a round", losses.within_round),
+    Plot("Time", timing, timing_table),
+    Plot("Partition", partition, partition_table, wide=True, of_all_arms=True),
+)
+OVERVIEW = (  # of all settings
+    PLOTS[0],
+    Plot("Accuracy", rounds.accuracy, wide=True),
+    Plot("Score of the task", rounds.score, wide=True),
+    Plot("Effective rank", rounds.effective_rank, wide=True),
+)
+
+
+def plots_of(study: Results, plots: Sequence[Plot] = PLOTS, absolute: bool = False) -> list[Plot]:
+    """Returns the plots with one of accuracy and score of the task, the one by which the study is compared.
+
+    Likewise with one kind of spectra, normalised or ``absolute``.
+    """
+    absent = "score" if study.score == ACCURACY else "accuracy", "spectra" if absolute else "absolute-spectra"
+    return [plot for plot in plots if plot.name not in absent]

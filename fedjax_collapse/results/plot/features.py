@@ -1,0 +1,333 @@
+"""Figures of the arrays of measurements.
+
+Of ``features`` on the unit sphere, as in FedDecorr's figure 1, and by t-SNE, as in FedUV's figure 4, at the last saved
+round of each arm's first run; of ``layers``; of ``head_spectrum``, as in FedUV's figure 1.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.analysis.geometry import on_sphere
+from fedjax_collapse.core.round_arrays import Arrays
+from fedjax_collapse.results.plot import drawing
+from fedjax_collapse.results.plot.drawing import COLOURS, MARKERS, by_arm, colours_of, draws, stacked
+from fedjax_collapse.results.plot.partition import class_names
+from fedjax_collapse.results.study import Results, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CLIENTS = 10  # the most clients whose features t-SNE shows
+VIEW = np.radians([25, 35])  # of the sphere: elevation and azimuth
+_POINTS = -1  # z-order: below lines
+_LINES = np.linspace(0, 2 * np.pi, 49)
+_DECIMALS = 2  # of places
+_KINDS = {"features": "3f", "labels": "2iu", "clients": "2iu", "local_features": "4f"}
+_STAGES = ("after training", "after averaging")
+_ROUNDS = 5  # the most rounds whose singular values are drawn
+
+
+class Saved(NamedTuple):
+    """The arrays of the measurement ``features`` at its last round."""
+
+    features: np.ndarray  # [examples, features] of the server's model
+    labels: np.ndarray  # [examples]
+    local: dict[int, np.ndarray]  # by client, the features of its model
+
+
+def project(features: np.ndarray) -> np.ndarray:
+    """Returns the centred features along their three principal axes, scaled to length 1, [examples, 3].
+
+    NaN if not all are finite. An axis points to the side with the larger third moment, so that rounding does not flip
+    it. The papers do not say how they reduce features to three dimensions.
+    """
+    if not len(features) or not np.isfinite(features).all():
+        return np.full((len(features), 3), np.nan)
+    centred = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    along = np.zeros((len(features), 3))
+    along[:, : min(3, len(directions))] = centred @ directions[:3].T
+    signs = np.where(np.sum(along**3, axis=0) < 0, -1, 1)
+    return on_sphere(along * signs)
+
+
+def embed(features: np.ndarray) -> np.ndarray:
+    """Returns the t-SNE of the features, [examples, 2].
+
+    Perplexity 30, or a third of the examples; initialised with the principal components, seed 0.
+    """
+    if len(features) < 4 or not np.isfinite(features).all():
+        return np.full((len(features), 2), np.nan)
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    values = features.astype(np.float64)
+    perplexity = min(30, (len(values) - 1) / 3)
+    size = np.abs(values).max() or 1  # t-SNE depends on relative distances only
+    with threadpool_limits(1):  # steps are so short that threads which wait for a core slow them down
+        return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(values / size)
+
+
+def saved_by(run: Run, mark: str, **kinds: str) -> Arrays:
+    """Returns arrays of the measurement that has saved an array called ``mark``, and ``round``.
+
+    ``kinds`` has for each name its number of dimensions and kinds of numbers, such as ``2f``. The result is empty
+    unless all are there and so: another measurement may use the same names.
+    """
+    arrays = run.read("measurements")
+    prefix = next((name.removesuffix(mark) for name in arrays if name.endswith(f"/{mark}")), "")
+    found = {name: arrays.get(prefix + name, np.empty(0)) for name in kinds}
+    are_so = (of.size and of.ndim == int(kinds[name][0]) and of.dtype.kind in kinds[name] for name, of in found.items())
+    return found | {"round": arrays["round"]} if prefix and all(are_so) else {}
+
+
+def _saved(run: Run) -> Saved | None:
+    """Reads the arrays, which are too large to be read in advance; None if there are none."""
+    saved = saved_by(run, "local_features", **_KINDS)
+    features, labels, clients, local = (saved[name][-1] for name in _KINDS) if saved else [np.empty(0)] * 4
+    if not saved or len(labels) != len(features) or local.shape != (len(clients), *features.shape):
+        return None
+    return Saved(features, labels, {int(c): part for c, part in zip(clients, local, strict=True) if c >= 0})
+
+
+def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the t-SNE of test features of one class under several clients' models; nothing without several."""
+    clients = list(saved.local)[:CLIENTS]
+    if len(clients) < 2:
+        return np.empty((0, 2)), np.empty(0)
+    shown = 1 if np.any(saved.labels == 1) else saved.labels.min()  # 1 as in FedUV's figure, or the first
+    parts = [saved.local[client][saved.labels == shown] for client in clients]
+    return embed(np.concatenate(parts)), np.repeat(clients, [len(part) for part in parts])
+
+
+def _points(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarray]]) -> Callable:
+    """Returns a function that selects the points [points, 2 or 3] of every arm and their groups, if all are finite."""
+
+    def select(study: Results) -> "pd.DataFrame":
+        parts = []
+        for arm in study.arms:
+            if saved := _saved(study.of_arm(arm)[0]):
+                places, groups = points_of(saved)
+                named = dict(zip("xyz", places.T.round(_DECIMALS), strict=False))
+                parts += [{"arm": arm, group: groups} | named] if len(places) and np.isfinite(places).all() else []
+        return stacked(parts)
+
+    return select
+
+
+def _draw_points(study: Results, selection: "pd.DataFrame", draw: Callable) -> "Figure":
+    """Draws a panel for each arm; groups have the same look in all of them."""
+    group, parts = selection.columns[1], by_arm(selection)
+    groups = np.unique(selection[group]).tolist()
+    looks = {of: _look(i, len(groups)) for i, of in enumerate(groups)}
+    figure, panels = drawing.panels_of([*parts], height=2.8)
+    for axes, part in zip(panels, parts.values(), strict=True):
+        strip(axes)
+        draw(axes, {of: points.iloc[:, 2:].to_numpy(float) for of, points in part.groupby(group)}, looks)
+    if len(groups) <= len(COLOURS):
+        names = class_names(next((run.partition for run in study.runs if run.partition), {}))
+        names = dict(enumerate(names)) if group == "class" else {}
+        handles = [{"linestyle": "", **look} for look in looks.values()]
+        drawing.legend(figure, handles, [names.get(of, f"{group} {of}") for of in groups])
+    return figure
+
+
+def _look(index: int, count: int) -> dict[str, Any]:
+    """Returns colour and marker of a group; if there are many, only colours, along a scale."""
+    import matplotlib
+
+    if count <= len(COLOURS):
+        colour = COLOURS[index]  # ink, whose colour depends on the page's theme, is for text and lines
+        return {"color": drawing.BAR if colour == drawing.INK else colour, "marker": MARKERS[index % len(MARKERS)]}
+    return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
+
+
+def _draw_plane(axes: "Axes", points: Mapping[int, np.ndarray], looks: Mapping[int, Any]) -> None:
+    for group in sorted(points):
+        axes.scatter(*points[group].T, s=_area(), linewidth=0, zorder=_POINTS, **looks[group])
+    axes.margins(0.05)
+    axes.set_aspect("equal", adjustable="datalim")
+
+
+def strip(axes: "Axes") -> None:
+    """Removes all but what is drawn; the points of ``draw_sphere`` become one image."""
+    axes.patch.set_visible(False)
+    axes.set_rasterization_zorder(0)
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks: Mapping[int, Any]) -> None:
+    """Draws the sphere in orthographic projection, with circles of latitude and longitude in front."""
+    from matplotlib.patches import Circle
+
+    axes.add_patch(Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8))
+    up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
+    circles = [point(latitude, _LINES) for latitude in up] + [point(_LINES, longitude) for longitude in right]
+    for circle in circles:
+        x, y, depth = _seen(circle)
+        axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
+    for group in sorted(points):
+        x, y, depth = _seen(points[group])
+        for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
+            axes.scatter(x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, zorder=_POINTS, **looks[group])
+    axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
+
+
+def _area():
+    """Returns the area of a point in square points: a circle of a third of the height of a letter."""
+    import matplotlib
+
+    return (0.3 * matplotlib.rcParams["font.size"]) ** 2
+
+
+def point(latitude: float | np.ndarray, longitude: float | np.ndarray) -> np.ndarray:
+    """Returns the points [..., 3] of the unit sphere, from radians."""
+    latitude, longitude = np.broadcast_arrays(latitude, longitude)
+    up = np.sin(latitude)
+    return np.stack([np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), up], axis=-1)
+
+
+def _seen(places):
+    """Projects points to right, up and towards the viewer."""
+    above, around = VIEW
+    x, y, z = np.moveaxis(places, -1, 0)
+    right, forward = -np.sin(around) * x + np.cos(around) * y, np.cos(around) * x + np.sin(around) * y
+    return right, np.cos(above) * z - np.sin(above) * forward, np.cos(above) * forward + np.sin(above) * z
+
+
+@draws(_points("class", lambda saved: (project(saved.features), saved.labels)))
+def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
+    """Test-set features of the server model at the last round that saved them, first seed, on the unit sphere.
+
+    Minus their mean, along their three principal axes and scaled to length 1; pale points are on the far side. Features
+    that use many dimensions spread over the sphere, collapsed ones lie on a circle or at a few places.
+    """
+    return _draw_points(study, selection, draw_sphere)
+
+
+@draws(_points("class", lambda saved: (embed(saved.features), saved.labels)))
+def tsne_classes(study: Results, selection: "pd.DataFrame") -> "Figure":
+    """Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE.
+
+    Perplexity 30, from the principal components; distances between far groups mean nothing.
+    """
+    return _draw_points(study, selection, _draw_plane)
+
+
+@draws(_points("client", _of_one_class))
+def tsne_clients(study: Results, selection: "pd.DataFrame") -> "Figure":
+    """Features of the test examples of one class under local models, together in the plane by t-SNE.
+
+    Of the second class, or the first that there is, under the models of up to ten watched clients of the last round
+    that saved them, first seed: clients apart from each other have learned different features of the class.
+    """
+    return _draw_points(study, selection, _draw_plane)
+
+
+def _layers(quantity: str) -> "Callable[[Results], pd.DataFrame]":
+    """Returns a function that selects one of the quantities of ``layers`` on the test set, mean over seeds.
+
+    Local models are the mean over the watched clients.
+    """
+
+    def select(study: Results) -> "pd.DataFrame":
+        local, parts = f"local_{quantity}", []
+        for run in study.runs:
+            if saved := saved_by(run, "received_nc1", **{quantity: "2f", local: "3f"}):  # only ``layers`` has that name
+                mean = np.ma.masked_invalid(saved[local]).mean(axis=1).filled(np.nan)
+                rounds, layers = np.meshgrid(saved["round"], range(1, 1 + mean.shape[1]), indexing="ij")
+                both = dict(zip(_STAGES, (mean.ravel(), saved[quantity].ravel()), strict=True))
+                parts.append({"arm": run.arm, "round": rounds.ravel(), "layer": layers.ravel()} | both)
+        return mean_over_seeds(parts, ["arm", "round", "layer"])
+
+    return select
+
+
+def mean_over_seeds(parts: Sequence[Mapping[str, Any]], labels: list[str]) -> "pd.DataFrame":
+    """Returns the means of rows with equal labels, in their order."""
+    return stacked(parts).groupby(labels, sort=False).mean().reset_index() if parts else stacked(())
+
+
+def _draw_layers(selection: "pd.DataFrame", what: str, logarithmic: bool) -> "Figure | None":
+    parts = [
+        (title, part.pivot(index="layer", columns="round", values=stage))
+        for arm, part in by_arm(selection).items()
+        for title, stage in zip((arm, _STAGES[1]), _STAGES, strict=True)
+    ]
+    return drawing.heat_maps(parts, "layer", what, logarithmic, min(4, len(parts)))
+
+
+@draws(_layers("effective_rank"))
+def layer_ranks(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+    """Effective rank of the representation after each block on the test set (measurement layers).
+
+    Layer 1 is the first block, the last layer the features that the classifier receives; left, the local models after
+    training (mean over the watched clients), right, the server's model that is averaged from them in the same round;
+    mean over seeds.
+    """
+    return _draw_layers(selection, "effective rank", logarithmic=True)
+
+
+@draws(_layers("probe"))
+def layer_probes(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+    """Test accuracy of a linear classifier fitted to the representation after each block (measurement layers).
+
+    Left, the local models after training (mean over the watched clients), right, the server's; mean over seeds.
+    """
+    return _draw_layers(selection, "accuracy (0 to 1)", logarithmic=False)
+
+
+@draws(_layers("nc1"))
+def layer_nc1(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+    """NC1 of the representation after each block on the test set (measurement layers): 0 if each class is one point.
+
+    Left, the local models after training (mean over the watched clients), right, the server's; mean over seeds.
+    """
+    return _draw_layers(selection, "NC1", logarithmic=True)
+
+
+def _singular_values(study: Results) -> "pd.DataFrame":
+    """Returns singular values of the classifier's weight in the server's model, mean over seeds, at a few rounds.
+
+    The rounds are common to all runs. Values that are not finite, and of another number than in the arm's first run,
+    are left out.
+    """
+    runs: list[tuple[str, dict[int, np.ndarray]]] = []
+    for run in study.runs:
+        if saved := saved_by(run, "singular_values", singular_values="2f"):
+            values = dict(zip(saved["round"].tolist(), saved["singular_values"], strict=True))
+            runs.append((run.arm, {r: of for r, of in values.items() if np.isfinite(of).all()}))
+    width = {arm: len(next(iter(of.values()))) for arm, of in reversed(runs) if of}
+    runs = [(arm, of) for arm, of in runs if of and len(next(iter(of.values()))) == width[arm]]
+    rounds = sorted(set.intersection(*(set(of) for _, of in runs))) if runs else []
+    places = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS).round().astype(int)) if rounds else ()
+    parts = [
+        {"arm": arm, "round": rounds[i], "index": range(1, 1 + width[arm]), "singular value": of[rounds[i]]}
+        for arm, of in runs
+        for i in places
+    ]
+    return mean_over_seeds(parts, ["arm", "round", "index"])
+
+
+@draws(_singular_values)
+def head_spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
+    """Singular values of the weight of the server model's classifier (measurement head_spectrum), mean over seeds.
+
+    At a few rounds: where the last values are small, the classifier uses fewer dimensions.
+    """
+    rounds, colours, parts = selection["round"].unique(), colours_of(study), by_arm(selection)
+    strengths = dict(zip(rounds, np.linspace(0.25, 1, len(rounds)) if len(rounds) > 1 else [1], strict=True))
+    figure, panels = drawing.panels_of([*parts], "index of the singular value", "singular value", sharey=True)
+    for axes, (arm, part) in zip(panels, parts.items(), strict=True):
+        for r, of_round in by_arm(part, "round").items():
+            axes.plot(of_round["index"], of_round["singular value"], color=colours[arm], alpha=strengths[r], marker=".")
+        axes.set_ylim(bottom=0)
+    looks = [{"color": drawing.INK, "alpha": alpha} for alpha in strengths.values()]
+    drawing.legend(figure, looks, [f"round {r}" for r in strengths])
+    return figure

@@ -1,0 +1,272 @@
+"""The files of a study and of its runs: read, and checked where they are read.
+
+Raises UserErrors that name the file, also for content that no table or figure can show.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_collapse.config.cells import arms_of, merged, settings_of
+from fedjax_collapse.config.folder import CONFIG, PARTITION, PROVENANCE, SUMMARY
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import EPOCH, UserError
+from fedjax_collapse.core.round_arrays import Arrays, read_arrays, read_npz
+from fedjax_collapse.core.rows import finished_lines
+from fedjax_collapse.results.metrics import LARGEST, is_measured, number
+from fedjax_collapse.results.paper import check_kinds
+from fedjax_collapse.schema.options import Count, Fraction, Natural, Seed, check_value
+
+Row = Mapping[str, Any]
+_CONFIG = {
+    "rounds": Count,
+    "clients": Count,
+    "seeds": tuple[Seed, ...],
+    "arms": dict[str, dict] | tuple[str, ...],
+    "settings": dict[str, dict],
+    "means": dict[str, tuple[str, ...]],
+    "sweep": dict[str, tuple[Any, ...]],
+    "paper": dict,
+    "stop_at_accuracy": Fraction,
+}
+_START = {  # of provenance.json
+    "devices": tuple[str, ...],
+    "layouts": dict[str, str],
+    "convolutions": dict[str, dict[str, Natural]],
+    "sha256": dict[str, dict[str, dict[str, str]]],
+}
+_DEEPEST = 50  # levels of nested JSON
+_TASK = "task_loss"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Reads the config of the study in a folder."""
+    if not (folder / CONFIG).exists():
+        raise UserError(f"{folder / CONFIG}: no such file; expected the folder of a study")
+    return read_json(folder / CONFIG, check_config)
+
+
+def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    """Reads the provenance of every start of a study, in their order; empty if there is none."""
+    record = read_json(folder / PROVENANCE, optional=True)
+    starts = record.get("starts", [record] if record else [])  # an older file is that of one start
+    with _naming(folder / PROVENANCE):
+        check_value("starts", starts, tuple[dict, ...])
+        for start in starts:
+            _check_values(start, _START)
+    return tuple(starts)
+
+
+def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns the different layouts, with kind of device and convolutions, in which starts have trained each cell."""
+    layouts: dict[str, list[str]] = {}
+    for start in starts:
+        kind = re.sub(r"[_:]?\d+$", "", str((start.get("devices") or ["?"])[0]))
+        for arm, layout in (start.get("layouts") or {}).items():
+            convolutions = (start.get("convolutions") or {}).get(arm) or {}
+            lowerings = ", ".join(f"{count} {lowering}" for lowering, count in sorted(convolutions.items()))
+            convolved = f"; convolutions: {lowerings}" if lowerings else ""
+            layouts.setdefault(arm, []).append(f"{layout} ({kind}{convolved})")
+    return {arm: list(dict.fromkeys(of_arm)) for arm, of_arm in layouts.items()}
+
+
+def read_run_summary(run: Path) -> dict[str, Any]:
+    """Reads the summary of a finished run; empty for an unfinished one."""
+    return read_json(run / SUMMARY, _check_run_summary, optional=True)
+
+
+def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, optional: bool = False) -> dict[str, Any]:
+    """Reads the object in a JSON file, validated by ``check``; empty if the file is ``optional`` and missing."""
+    if optional and not path.exists():
+        return {}
+    with _naming(path):
+        record = _parse(_read(path))
+        check(record)
+    return record
+
+
+def read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], list[str]]:
+    """Returns rows of numbers by round, the later of two for the same round, without an incomplete last line.
+
+    Rows of timing may be missing or damaged; messages about damaged ones are returned, too.
+    """
+    if is_timing and not path.exists():
+        return (), []
+    with _naming(path):
+        lines = finished_lines(_read(path))
+    by_round, damaged = {}, []
+    for count, line in enumerate(lines, 1):
+        try:
+            with _naming(f"{path}, line {count}"):
+                row = _parse(line)
+                check_value("round", row.get("round"), Count)
+                by_round[row["round"]] = {name: _number(name, value) for name, value in row.items()}
+        except UserError as error:
+            if not is_timing:
+                raise
+            damaged.append(f"{error}; its seconds are left out.")
+    if by_round and not is_timing:
+        _check_alike(path, list(by_round.values()))
+    return tuple(by_round[r] for r in sorted(by_round)), damaged
+
+
+def read_kind(folder: Path, kind: str) -> Arrays:
+    """Reads the arrays of one kind of a run; empty if there are none. Numbers that are too large become NaN."""
+    path = folder / PARTITION if kind == "partition" else folder / f"{kind}.npz"
+    arrays = read_npz(path) if kind == "partition" else read_arrays(folder, kind)
+    with _naming(path):
+        _CHECKS.get(kind, lambda arrays: None)(arrays)
+    large = {name: np.abs(a) > LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
+    return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
+
+
+def check_failed(summary: Mapping[str, Any]) -> None:
+    """Raises UserError unless a study's summary has messages by seed where runs have failed."""
+    for cell, metrics in summary.items():
+        check_value(cell, metrics, dict)
+        check_value(f"{cell}: failed", metrics.get("failed", {}), dict[str, str])
+
+
+@contextlib.contextmanager
+def _naming(place: Path | str) -> Iterator[None]:
+    """Prefixes errors of its body with the file that they are about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(text, parse_constant=_refuse)
+        json.dumps(record, ensure_ascii=False).encode()  # which refuses text that is not Unicode
+        if (depth := _depth(record)) > _DEEPEST:
+            raise UserError(f"{depth} levels, expected at most {_DEEPEST}")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not valid JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise UserError("expected a JSON object")
+    return record
+
+
+def _refuse(constant):
+    raise ValueError(f"{constant} is not a number")
+
+
+def _depth(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max(map(_depth, parts), default=0)
+
+
+def _number(name: str, value: Any) -> float:
+    """Returns a value of a row as a number, NaN for null; measurements may be anything."""
+    if name == "round":
+        return value
+    if isinstance(value, (str, bool, dict, list)) and not is_measured(name):
+        raise UserError(f"{name} is {json.dumps(value)[:80]}, expected a number or null")
+    return number(value)
+
+
+def _check_alike(path: Path, rows: Sequence[Row]) -> None:
+    """Raises UserError if rows have different metrics, as if two versions had written them."""
+    first, last = rows[0], rows[-1]
+    if differs := [name for name in first.keys() ^ last.keys() if name.partition("/")[0] == name]:
+        raise UserError(
+            f"{path}: {min(differs)} is in only one of the rows of rounds {first['round']} and {last['round']}, as if "
+            "two versions had written them; expected the metrics of one: remove the run's folder and start it again"
+        )
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raises UserError unless tables can be made from a config's arms, settings, sweep and paper."""
+    _check_values(config, _CONFIG)
+    check_kinds(config.get("paper", {}), bool(config.get("settings")))
+    for changes in settings_of(config).values():
+        of_setting = merged(config, changes)
+        _check_values(of_setting, _CONFIG)
+        arms_of(of_setting)
+        for name, over in of_setting.get("means", {}).items():
+            if not over:
+                raise UserError(f"means.{name}: expected at least one setting")
+
+
+def _check_run_summary(summary: Mapping[str, Any]) -> None:
+    if "headline" not in summary:
+        raise UserError("has no headline; start this run again, which writes it again")
+    _check_values(summary, {"headline": str, "local": str})
+
+
+def _check_values(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    for key, kind in kinds.items():
+        if key in record:
+            check_value(key, record[key], kind)
+
+
+def _check_clients(arrays: Arrays) -> None:
+    """Raises UserError unless there are numbers for each round and client."""
+    names = [name for name in arrays if name != "round"]
+    for name in names:
+        _check_array(arrays, name, "biuf", (None, None), names[0])
+    epochs: dict[str, set[str]] = {}
+    for epoch, _, loss in (name.removeprefix(EPOCH).partition("/") for name in names if name.startswith(EPOCH)):
+        epochs.setdefault(epoch, set()).add(loss)
+    first = epochs.get("1", set())
+    if not all(epoch.isdecimal() and logged == first for epoch, logged in epochs.items()) or (
+        epochs and _TASK not in first
+    ):
+        raise UserError(f"{EPOCH}1, {EPOCH}2 and so on should have the same arrays, {_TASK} among them")
+
+
+def _check_spectra(arrays: Arrays) -> None:
+    """Raises UserError unless there are numbers for each round and feature, of the server's model and local ones."""
+    for name in ("server", "local") if arrays else ():
+        _check_array(arrays, name, "f", (None, None), "server")
+    if "watched" in arrays:
+        _check_array(arrays, "watched", "iu", (len(arrays["server"]), None))
+        _check_array(arrays, "clients", "f", (*arrays["watched"].shape, arrays["server"].shape[1]))
+
+
+def _check_partition(arrays: Arrays) -> None:
+    """Raises UserError unless there are counts of examples for each client and class, and for any domains."""
+    if not arrays:
+        return
+    for name, names in (("class_counts", "class_names"), ("domain_counts", "domain_names")):
+        if name == "class_counts" or name in arrays:
+            clients = len(arrays["class_counts"]) if name != "class_counts" else None
+            _check_array(arrays, name, "iu", (clients, None))
+            if (counts := arrays[name]).size and not 0 <= counts.min() <= counts.max() < 2**31:
+                raise UserError(f"{name!r} has values that are not numbers of examples")
+        if names in arrays:
+            is_of_domains = "domain_counts" in arrays and names == "domain_names"
+            _check_array(arrays, names, "U", (arrays["domain_counts"].shape[1] if is_of_domains else None,))
+    if "domain_counts" in arrays and "domain_names" not in arrays:
+        raise UserError("has no array 'domain_names'")
+
+
+_CHECKS = {"clients": _check_clients, "spectra": _check_spectra, "partition": _check_partition}
+
+
+def _check_array(arrays: Arrays, name: str, kinds: str, shape: tuple[int | None, ...], like: str = "") -> None:
+    """Raises UserError unless the array has this kind of numbers and shape, that of ``like`` and some columns."""
+    if name not in arrays:
+        raise UserError(f"has no array {name!r}")
+    values = arrays[name]
+    if values.dtype.kind not in kinds:
+        raise UserError(f"{name!r} is of type {values.dtype}, expected {'text' if kinds == 'U' else 'numbers'}")
+    if values.ndim != len(shape) or any(size not in (None, of) for of, size in zip(values.shape, shape, strict=True)):
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise UserError(f"{name!r} has shape {values.shape}, expected ({expected})")
+    if like and (values.shape != arrays[like].shape or not values.shape[1]):
+        raise UserError(f"{name!r} has shape {values.shape}, {like!r} has {arrays[like].shape}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read(path)
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})") from error

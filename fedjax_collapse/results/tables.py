@@ -1,0 +1,449 @@
+"""Tables of results: means over seeds, differences between arms, arms by settings, rounds to a target, and times."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.config.cells import CellName, means_of, names_in
+from fedjax_collapse.results.comparing import CONFIDENCE, Best, best_of, comparison, of_one_seed, smallest_p, why_none
+from fedjax_collapse.results.metrics import (
+    ACCURACIES,
+    ACCURACY,
+    DEAD_FEATURES,
+    LOCAL_DEAD_FEATURES,
+    MEASURED,
+    OF_OWN_TESTS,
+    OVER_CLIENTS,
+    SCORES,
+    SUMMARISED,
+    TO_TARGET,
+    Metric,
+    R,
+    is_measured,
+    is_privacy,
+    metric_of,
+    number,
+    panels,
+    show_number,
+)
+from fedjax_collapse.results.paper import Moments, Paper, Published, agreement_note, paper_of, published, published_for
+from fedjax_collapse.results.study import Results, Run
+from fedjax_collapse.results.summaries import mean_and_std
+from fedjax_collapse.results.writing import Alike, Bold
+from fedjax_collapse.schema.names import check_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEST = (
+    "Bold: the best mean; underlined: arms whose difference from it over pairs of runs has an interval "
+    f"({100 * CONFIDENCE:.0f} %) that contains 0."
+)
+_DIFFERENCE = (
+    f"Difference: mean ± standard deviation over pairs of runs with the same seed, partition and round; "
+    f"{100 * CONFIDENCE:.0f} % interval of the mean by Student's t; p by Wilcoxon's signed-rank test, two-sided, "
+    "not corrected for the number of arms."
+)
+_SMALL = 0.05  # a note tells if the test can never give a smaller p than this
+_MIB = 2**20
+
+
+class Table(NamedTuple):
+    """A table of text, with what stands above and below it."""
+
+    title: str
+    frame: "pd.DataFrame"
+    notes: Sequence[str] = ()
+    labels: int = 1  # the number of columns that name a row
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The heading and the rows."""
+        return [list(self.frame.columns), *self.frame.values.tolist()]
+
+
+def text_table(
+    title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), labels: int = 1
+) -> Table:
+    """Returns a table of these rows, without empty notes."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(heading), dtype=object)
+    return Table(title, frame, [note for note in notes if note], labels)
+
+
+def chosen(studies: Sequence[Results], names: str, what: str = "column in --columns") -> list[Metric]:
+    """Returns the metrics that a text names, with commas between them; measurements also without their prefix.
+
+    ``what`` says what a name is of, in the error.
+
+    Raises:
+        UserError: a name is unknown to all of the studies.
+    """
+    known = dict.fromkeys(name for study in studies for run in study.runs for name in run.numbers)
+    short = {name.removeprefix(MEASURED): name for name in known}
+    found = [short.get(name, name) for name in names_in(names, {*short, *known})] if names else []
+    for name in found:
+        check_name(what, name, known)
+    return [*map(metric_of, dict.fromkeys(found))]
+
+
+def columns_of(study: Results) -> list[Metric]:
+    """Returns the metrics that have a column, including custom measurements: those that have a number in some cell."""
+    names = dict.fromkeys(name for run in study.runs if run.is_finished for name in run.numbers)
+    own = map(metric_of, panels([name for name in names if is_measured(name)]))
+    accuracies = ACCURACIES if study.score == ACCURACY else ()
+    ranks = (metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES)
+    of_local = OVER_CLIENTS if OVER_CLIENTS[0].name in names else (R, LOCAL_DEAD_FEATURES)
+    order = [*map(metric_of, filter(is_privacy, names)), *accuracies, *SCORES, *OF_OWN_TESTS, *ranks, DEAD_FEATURES]
+    found = [metric for metric in (*order, *of_local, *own) if _is_shown(study, metric)]
+    return found if study.score in found else [study.score, *found]
+
+
+def _is_shown(study: Results, metric: Metric) -> bool:
+    means = [study.moments(cell, metric.name)[0] for cell in study.cells]
+    return any(mean > 0 for mean in means) if metric.is_rare else not all(map(math.isnan, means))
+
+
+def final_table(study: Results, columns: Sequence[Metric] = ()) -> Table:
+    """Returns a row for each cell: mean ± standard deviation over seeds of each metric, and the number of seeds.
+
+    ``columns`` are the metrics, by default all that have a column.
+    """
+    columns = columns or columns_of(study)
+    best, rows = [best_of(study, metric) for metric in columns], []
+    for cell in study.cells:
+        moments = [study.moments(cell, metric.name) for metric in columns]
+        shown = map(_marked, [cell] * len(best), best, map(show_moments, columns, moments))
+        rows.append([*_labels(study, cell), *shown, str(max(n for *_, n in moments))])
+    heading = [*_label_names(study), *(metric.heading for metric in columns), "Seeds"]
+    notes = accuracy_note(study), local_note(study), BEST if any(of.best for of in best) else ""
+    return text_table("Results after the last round", heading, rows, notes, len(_label_names(study)))
+
+
+def show_moments(metric: Metric, moments: Moments, with_seeds: bool = False) -> str:
+    """Formats mean ± standard deviation; ``with_seeds`` adds the number of seeds: ``1.5 ± 0.5 (2)``."""
+    mean, std, n = moments
+    text = metric.show(mean)
+    if text == "-":
+        return text
+    deviation = metric._replace(format=metric.format.lstrip("+")).show(std)
+    return text + f" ± {deviation}" * (deviation != "-") + f" ({n})" * with_seeds
+
+
+def _marked(cell: CellName, of: Best, text: str) -> str:
+    return Bold(text) if cell in of.best else Alike(text) if cell in of.alike else text
+
+
+def _label_names(study: Results) -> list[str]:
+    return ["Setting", "Arm"] if study.has_settings else ["Arm"]
+
+
+def _labels(study: Results, cell: CellName) -> list[str]:
+    return [cell.setting, cell.arm] if study.has_settings else [cell.arm]
+
+
+def accuracy_note(study: Results) -> str:
+    """Explains which model's accuracies the tables have, as recorded.
+
+    An arm is named once if the explanation is the same in all settings.
+    """
+    of_arms: dict[str, dict[CellName, str]] = {}
+    for cell, meaning in study.headlines.items():
+        if meaning:
+            of_arms.setdefault(cell.arm, {})[cell] = meaning
+    named: dict[str, dict[str, None]] = {}
+    for arm, cells in of_arms.items():
+        for cell, meaning in cells.items():
+            named.setdefault(meaning, {})[arm if len({*cells.values()}) == 1 else str(cell)] = None
+    known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
+    of = f"of the {'; of the '.join(known)} " if known else ""
+    if study.score != ACCURACY:
+        return f"{study.score.quantity.capitalize()}: the headline, {of}after the last round."
+    return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
+
+
+def local_note(study: Results) -> str:
+    """Explains which local models R and the local effective rank are of, as recorded."""
+    whose = sorted({run.local for run in study.runs if run.local})
+    is_over_clients = any(OVER_CLIENTS[0].name in run.numbers for run in study.runs)
+    over = ": the mean over them, the lowest and the highest of them, each a mean over seeds" * is_over_clients
+    return f"R and all else that is local: of {'; of '.join(whose)}{over}." if whose else ""
+
+
+def unlike_note(study: Results, base: str) -> str:
+    """Names the arms that are not compared with ``base`` because their accuracies are of another kind of model."""
+    of_base = {cell.setting: of for cell, of in study.headlines.items() if cell.arm == base}
+    unlike = [cell.arm for cell, of in study.headlines.items() if of and of_base.get(cell.setting, of) not in ("", of)]
+    names = ", ".join(dict.fromkeys(unlike))
+    return f"Not compared with {base}, as their accuracy is of something else: {names}." if names else ""
+
+
+def unfinished_note(study: Results) -> str:
+    """Names the runs that are not in the tables, with their last rounds; empty if all are finished."""
+    far = (f"{cell} seed {seed} ({far})" for cell, of in study.unfinished.items() for seed, far in of.items())
+    runs = ", ".join(far)
+    return f"Unfinished, and not in the tables: {runs}." if runs else ""
+
+
+def difference_tables(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> list[Table]:
+    """Returns a table of differences for each metric, by default the headline; none if there is no other arm.
+
+    Differences are to ``base``, by default the first arm, in the same setting.
+    """
+    base = base or study.base
+    cells = [cell for cell in study.cells if cell.arm != base]
+    return [_differences(study, cells, base, metric) for metric in columns or [study.score]] if cells else []
+
+
+def _differences(study: Results, cells: list[CellName], base: str, metric: Metric) -> Table:
+    unit = {"%": " (points)", "": ""}.get(metric.unit, f" ({metric.unit})")
+    interval = f"{100 * CONFIDENCE:.0f} % interval"
+    heading = [*_label_names(study), f"Difference{unit}", interval, "p (Wilcoxon)", "Pairs"]
+    found = {cell: comparison(study, cell, base, metric) for cell in cells}
+    signed, rows = metric._replace(format=f"+{metric.format}"), []
+    for cell, of in found.items():
+        low_to_high = f"{signed.show(of.low)} to {signed.show(of.high)}" if of.has_interval else "-"
+        p = show_number(of.p, ".2g")
+        rows.append([*_labels(study, cell), show_moments(signed, of[:3]), low_to_high, p, str(of.n)])
+    without: dict[str, list[str]] = {}
+    for cell in (cell for cell, of in found.items() if not of.n):
+        without.setdefault(why_none(study, cell, base, metric), []).append(str(cell))
+    notes, most = [_DIFFERENCE], max(of.n for of in found.values())
+    if most > 1 and smallest_p(most) > _SMALL:
+        notes.append(f"With {most} pairs or fewer, p cannot be below {smallest_p(most):.4g}.")
+    if most < 2:
+        notes.append("With fewer than two pairs there is neither an interval nor p.")
+    if without:
+        none = "; ".join(f"{', '.join(names)} ({why})" for why, names in without.items())
+        notes.append(f"No difference to {base}: {none}.")
+    title = f"{metric.quantity.capitalize()}: differences from {base}"
+    return text_table(title, heading, rows, [" ".join(notes)], len(_label_names(study)))
+
+
+def pivots(study: Results, columns: Sequence[Metric] = ()) -> list[Table]:
+    """Returns arms by settings for each metric, by default of all, first the one of the paper's table, or the headline.
+
+    A study with a paper and without settings has only this one; a study with neither has none.
+    """
+    paper = paper_of(study.config)
+    first = paper.metric if paper else study.score
+    if not study.has_settings:
+        return [pivot(study, first, paper)] if paper else []
+    metrics = dict.fromkeys(columns or [first, *columns_of(study)])
+    return [pivot(study, metric, paper) for metric in metrics]
+
+
+def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None) -> Table:
+    """Returns mean ± standard deviation (number of seeds) of the metric for each arm and setting.
+
+    Further columns are those of the config's ``means``, each a mean over settings, all of which must have the arm, and
+    of the paper, shown as this metric is. Comparable numbers of a paper with this metric are in the same cells, others
+    in rows of their own.
+    """
+    arms, settings = (dict.fromkeys(getattr(cell, part) for cell in study.cells) for part in ("arm", "setting"))
+    paper = paper if paper and paper.metric == metric else None
+    columns = {setting: (setting, metric.name) for setting in settings}
+    columns |= {name: place for name, place in paper.columns.items() if place[0] in settings} if paper else {}
+    means = means_of(study.config)
+    best = {key: best_of(study, metric_of(key)) for key in {key for _, key in columns.values()}}
+    rows, found = [], {}
+    for arm in arms:
+        cells = {name: CellName(setting, arm) for name, (setting, _) in columns.items()}
+        moments = {name: _moments(study, paper, cells[name], key) for name, (_, key) in columns.items()}
+        ours = [
+            _marked(cells[name], best[key], show_moments(metric, moments[name], with_seeds=True))
+            for name, (_, key) in columns.items()
+        ]
+        over = [[moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values()]
+        ours += [metric.show(sum(of_mean) / len(of_mean)) for of_mean in over]
+        theirs = [paper and published(paper, metric, of, arm, moments.get(of)) for of in (*columns, *means)]
+        found |= {f"{arm} at {of}" if of else arm: it for of, it in zip((*columns, *means), theirs, strict=True) if it}
+        if paper and paper.comparable:
+            both = zip(ours, theirs, strict=True)
+            ours = [type(own)(f"{own} {it.mark} paper {it}") if it else own for own, it in both]
+        rows.append([arm, *ours])
+        if paper and not paper.comparable and any(theirs):
+            rows.append([f"{arm} (paper, not comparable)", *(str(it or "") for it in theirs)])
+    notes = [accuracy_note(study)] if metric.unit == "%" else []
+    if paper:
+        about = paper_note(paper), agreement_note(found), unlike_note(study, paper.target)
+        notes.append(f"Paper: {' '.join(filter(None, about))}")
+    notes += [BEST] if any(of.best for of in best.values()) else []
+    heading = ["Arm", *(name or metric.heading for name in columns), *means]
+    return text_table(f"{metric.heading} of all cells", heading, rows, notes)
+
+
+def _moments(study: Results, paper: Paper | None, cell: CellName, key: str) -> Moments:
+    if paper and key == TO_TARGET.name:
+        reached = rounds_to_target(study, paper.target).get(cell) if paper.target in study.arms else None
+        return reached.rounds if reached else (math.nan, math.nan, 0)
+    return study.moments(cell, key)
+
+
+def paper_note(paper: Paper) -> str:
+    """Returns a sentence that explains the paper's numbers."""
+    unit = paper.metric.quantity
+    if paper.target:
+        unit = f"rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds"
+    of = "" if paper.is_percent else f" ({unit})"
+    return f"{paper.source}{of}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
+
+
+class Reached(NamedTuple):
+    """How the runs of an arm have reached the targets of their seeds."""
+
+    rounds: Moments  # over the runs that have reached it
+    speedup: float  # the base's rounds over the mean; NaN if no run has reached it
+    num_runs: int  # the number of runs whose seed has a target
+
+
+def rounds_to_target(study: Results, base: str) -> dict[CellName, Reached]:
+    """Returns, by cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
+
+    Only evaluated rounds of finished runs count, and only accuracies of the same kind of model as those of ``base``. As
+    in FedMR's table 4 (Fan et al., TMLR 2023), ``base`` itself is listed with all its rounds, and the speed-up is their
+    number over the arm's.
+
+    Raises:
+        UserError: no arm of the study has that name.
+    """
+    check_name("arm in --target", base, study.arms)
+    found = {}
+    for cell in dict.fromkeys(run.cell for run in study.runs):
+        alike = [pair for pair in of_one_seed(study, cell, base) if pair[0].headline == pair[1].headline]
+        found[cell] = _reached(alike, cell.arm == base)
+    return found
+
+
+def _reached(pairs: list[tuple[Run, Run]], is_base: bool) -> Reached:
+    rounds, lengths = [], []
+    for run, base in pairs:
+        target = np.nanmax([number(row.get(ACCURACY.name)) for row in base.metrics])
+        first = (row["round"] for row in run.metrics if number(row.get(ACCURACY.name)) >= target)
+        reached = base.last_round if is_base else next(first, None)
+        if reached is not None:
+            rounds.append(reached)
+            lengths.append(base.last_round)
+    return Reached((*mean_and_std(rounds), len(rounds)), sum(lengths) / sum(rounds) if rounds else math.nan, len(pairs))
+
+
+def target_table(study: Results, base: str) -> Table:
+    """Returns a row for each arm: for each setting its rounds to the target and the speed-up."""
+    found = rounds_to_target(study, base)
+    rows = [
+        [arm, *(text for setting in study.settings for text in _shown_reached(found.get(CellName(setting, arm))))]
+        for arm in study.arms
+    ]
+    note = (
+        f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
+        f"mean ± standard deviation over the seeds that reach it. {base} is listed with all its rounds; the speed-up "
+        "is their number over the arm's."
+    )
+    names = (f"{setting}: {name}".removeprefix(": ") for setting in study.settings for name in ("rounds", "speed-up"))
+    return text_table(f"Rounds to {base}", ["Arm", *names], rows, [f"{note} {unlike_note(study, base)}".rstrip()])
+
+
+def _shown_reached(reached: Reached | None) -> tuple[str, str]:
+    if reached is None or not reached.num_runs:
+        return "-", "-"
+    mean, std, n = reached.rounds
+    if not n:
+        return "not reached", "-"
+    text = show_number(mean, ".4g") + f" ± {show_number(std, '.2g')}" * (n > 1)
+    return f"{text} ({n} of {reached.num_runs})", f"{show_number(reached.speedup, '.2f')}x"
+
+
+def timing_table(study: Results) -> Table | None:
+    """Returns a row for each arm, medians over its rounds; None if none was timed.
+
+    Seconds per round are those of training, compilation excluded. A run's first rows after its starts, when devices are
+    not warm, are left out as soon as there are others. Per client: divided by the clients that trained in those rounds,
+    whether one after the other or at once.
+    """
+    heading = ["Arm", "Runs", "Rounds timed", "Seconds per round", "per client", "Evaluation (s)"]
+    heading += ["Round on a device (MiB)", "Stored there (MiB)"]
+    rows = [_times(study, arm) for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
+    return text_table("Time", heading, rows) if rows else None
+
+
+def _times(study: Results, arm: str) -> list[str]:
+    runs = [run for run in study.of_arm(arm) if run.timing]
+    timed = [(run, row, count) for run in runs for row, count in run.steady()]
+    together = study.shared_by(arm)
+    names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
+    per_round = [number(row.get("train")) / count for _, row, count in timed]
+    trained = [(number(row.get("train")), _trained(run, row, count)) for run, row, count in timed]
+    per_client = [seconds / clients for seconds, clients in trained if clients]
+    evaluating = [number(row.get("evaluate")) for _, row, _ in timed]
+    memory = [[number(row.get(name)) / _MIB for _, row, _ in timed] for name in ("round_bytes", "stored_bytes")]
+    shown = [_median(values, ".3g") for values in (per_round, per_client, evaluating)]
+    return [arm, names, str(sum(count for *_, count in timed)), *shown, *(_median(values, ".1f") for values in memory)]
+
+
+def _trained(run: Run, row: Mapping[str, Any], count: int) -> int:
+    """Returns the number of times that a client trained in the rounds of a row; 0 if not recorded."""
+    if "steps" not in run.clients:
+        return 0
+    rounds = run.clients["round"]
+    covered = (rounds > row["round"] - count) & (rounds <= row["round"])
+    return int(np.sum(run.clients["steps"][covered] > 0))
+
+
+def _median(values: list[float], form: str) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    return show_number(np.median(finite), form) if finite else "-"
+
+
+def seeds_frame(study: Results, columns: Sequence[Metric] = ()) -> "pd.DataFrame":
+    """Returns the metrics of every finished run in their units: a row a seed, with swept values as columns."""
+    import pandas as pd
+
+    columns = columns or columns_of(study)
+    rows = [
+        dict(zip(_label_names(study), _labels(study, run.cell), strict=True))
+        | {axis: run.values.get(axis, "") for axis in study.axes}
+        | {"Seed": run.seed}
+        | {metric.heading: metric.factor * run.numbers.get(metric.name, math.nan) for metric in columns}
+        for run in study.runs
+        if run.is_finished
+    ]
+    return pd.DataFrame(rows)
+
+
+def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> "pd.DataFrame":
+    """Returns mean, standard deviation and number of seeds of every metric in separate columns, a row for each cell.
+
+    Differences have the base arm, the interval and p, too. The paper's numbers follow, with how they compare with ours.
+    The last columns tell in words which model the numbers are of, and which runs are left out.
+    """
+    import pandas as pd
+
+    base, paper = base or study.base, paper_of(study.config)
+    columns, compared = columns or columns_of(study), columns or [study.score]
+    rows = []
+    for cell in study.cells:
+        row: dict[str, Any] = dict(zip(_label_names(study), _labels(study, cell), strict=True))
+        for metric in columns:
+            mean, std, n = study.moments(cell, metric.name)
+            row |= _parts(metric.heading, mean=metric.factor * mean, std=metric.factor * std, n=n)
+        for metric in compared if cell.arm != base else ():
+            of = comparison(study, cell, base, metric)
+            scaled = {part: metric.factor * getattr(of, part) for part in ("mean", "std", "low", "high")}
+            why = "" if of.n else why_none(study, cell, base, metric)
+            row |= _parts(f"{metric.heading} difference", **{"from": base}, **scaled, n=of.n, p=of.p, note=why)
+        for metric in columns if paper else ():
+            their: Published | None = published_for(paper, cell, metric, study.moments(cell, metric.name))
+            if their:
+                row |= _parts(f"{metric.heading} paper", mean=their.mean, std=number(their.spread), note=their.word)
+        row |= {"Accuracy (%): of": study.headlines.get(cell, "")}
+        row |= {"R: of": ", ".join(sorted({run.local for run in study.of_cell(cell) if run.local}))}
+        row["Unfinished"] = ", ".join(f"seed {seed} ({far})" for seed, far in study.unfinished.get(cell, {}).items())
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _parts(heading: str, **parts: Any) -> dict[str, Any]:
+    return {f"{heading}: {name}": value for name, value in parts.items()}

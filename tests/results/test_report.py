@@ -1,0 +1,524 @@
+"""The report of a study, from files like those of a study, with made-up numbers; and of a run of a script."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from study_files import configure, rewrite, write_arms, write_run
+
+from experiments.commands import report
+from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
+from fedjax_collapse.core.round_arrays import merge_segments, write_segment
+from fedjax_collapse.results import final_table, load, plot, write_report
+from fedjax_collapse.results.metrics import EFFECTIVE_RANK
+from fedjax_collapse.results.page import description, render
+from fedjax_collapse.results.plot.contents import PLOTS
+from fedjax_collapse.results.tables import accuracy_note, difference_tables, local_note, timing_table
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification
+
+
+def make_study(
+    path: Path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=10, classes=10, features=128
+) -> Path:
+    """Writes a study with all that every run records; arms with FedDecorr collapse less, as in the paper."""
+    for arm in arms:
+        for seed in range(seeds):
+            rng = np.random.default_rng(seed)  # arms have equal partitions
+            _make_run(path / arm / f"seed{seed}", rng, 1 + ("decorr" in arm), rounds, clients, classes, features)
+    start = {"command": "fedjax-collapse run quickstart", "git": "0123456789abcdef", "packages": {"jax": "0.10.2"}}
+    (path / "provenance.json").write_text(json.dumps(start | {"devices": ["cpu:0"], "platform": "Linux-6.1-x86_64"}))
+    return configure(
+        path,
+        rounds=rounds,
+        seeds=list(range(seeds)),
+        clients=clients,
+        data={"source": "digits", "test_fraction": 0.2},
+        partition={"name": "dirichlet", "alpha": 0.1},
+        network={"name": "mlp", "hidden": [features]},
+        training={"epochs": 5, "learning_rate": 0.05},
+        arms={arm: {"methods": {"feddecorr": {"strength": 0.1}}} if "decorr" in arm else {} for arm in arms},
+    )
+
+
+def _make_run(folder, rng, strength, rounds, clients, classes, features):
+    time = np.arange(1, rounds + 1)
+    class_counts = rng.multinomial(144, rng.dirichlet(np.full(classes, 0.3)), clients)
+    server = rng.lognormal(0, 0.1, (rounds, 1)) * np.exp(-np.arange(features) * (1 + time[:, None]) / strength / 100)
+    server[:, features // 2 :] = 0
+    local = server * rng.lognormal(-0.2 / strength, 0.1, (rounds, 1))
+    shares = server / server.sum(axis=1, keepdims=True)
+    rank = np.exp(-np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=1))
+    accuracy = 0.3 + 0.2 * strength * (1 - np.exp(-time / 6)) + rng.normal(0, 0.01, rounds)
+    columns = dict(accuracy=accuracy, effective_rank=rank, significant_dims=np.sum(server > np.exp(-2), axis=1))
+    columns |= {"R": -0.1 * time / strength, "local_effective_rank": rank - 0.1, "train/task_loss": np.exp(-time / 6)}
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    write_run(folder, [row | {"watched": 0, "train/feddecorr/correlation": None} for row in rows])
+    (folder / "summary.json").write_text(json.dumps({"headline": "server model", "local": "client 0"}))
+    times = dict(train=0.35 / strength, evaluate=0.05, samples=7185)
+    lines = [json.dumps({"round": int(r), "compile": 4.2 * float(r == 1)} | times) + "\n" for r in time]
+    (folder / "timing.jsonl").write_text("".join(lines))
+    loss = np.exp(-time[:, None] / rng.uniform(3, 12, clients))
+    loss[rng.random((rounds, clients)) < 0.2 * (clients > 2)] = np.nan
+    np.savez(folder / "clients.npz", round=time, task_loss=loss, steps=np.where(np.isfinite(loss), 25, 0))
+    np.savez(folder / "partition.npz", class_counts=class_counts)
+    saved = time[4::5] if rounds >= 5 else time
+    np.savez(folder / "spectra.npz", round=saved, server=server[saved - 1], local=local[saved - 1])
+
+
+class Page(HTMLParser):
+    """Tags, ids and visible text of a page; fails on tags that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.ids, self.words = [], [], [], []
+        self.feed(text)
+        assert not self.open
+        self.text = " ".join(self.words)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.words.append(data)
+
+
+def page_of(study) -> Page:
+    return Page(write_report(study).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    return make_study(tmp_path_factory.mktemp("studies") / "quickstart")
+
+
+@pytest.fixture(scope="module")
+def page(study) -> str:
+    return write_report(study).read_text(encoding="utf-8")
+
+
+def test_page_is_complete_well_formed_and_self_contained(study, page):
+    assert not [file for file in study.iterdir() if file.name.startswith(".report")]
+    parsed = Page(page)
+    assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == len(SHOWN)
+    assert parsed.tags.count("script") == 1 and "link" not in parsed.tags and "iframe" not in parsed.tags
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page and "default-src 'none'" in page  # no other one would run
+    assert "://" not in page and "fetch" not in script and "import" not in script
+    targets = re.findall(r'(?:href|src)="([^"]*)"', page)
+    assert all(target.startswith(("#", "data:", "report/")) for target in targets)
+    assert all((study / target).is_file() for target in targets if target.startswith("report/"))
+    assert {target[1:] for target in targets if target.startswith("#")} <= set(parsed.ids)
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(parsed.ids)
+    assert "2 arms (fedavg, feddecorr) ran for 30 rounds with 3 seeds (0, 1, 2) on the data set digits" in parsed.text
+    assert "demonstration on small data (digits), not comparable" in parsed.text
+    config = "training.learning_rate", "0.05", "arms.feddecorr.methods.feddecorr.strength", "packages.jax", "0.10.2"
+    assert all(words in parsed.text for words in config) and "Study quickstart" in parsed.words
+    assert page.count('<span class="swatch" style="background:#') == 2 + 1  # and of the differences
+    assert not [word for word in ("Not recorded", "unfinished", " nan", "Measurements") if word in parsed.text]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_spectra_are_normalised_or_absolute(tmp_path):
+    study = make_study(tmp_path / "s", rounds=2, features=4)
+    for option, name in (([], "spectra"), (["--absolute"], "absolute-spectra")):
+        assert report.main([str(study), *option]) == 0
+        found = Page((study / "report.html").read_text(encoding="utf-8")).ids
+        assert {"spectra", "absolute-spectra"} & set(found) == {name}
+    normalised, absolute = (draw(load(study)).axes[0] for draw in (plot.spectra, plot.absolute_spectra))
+    assert (normalised.get_yscale(), absolute.get_yscale()) == ("log", "linear")
+    assert normalised.get_ylabel() == "share of the variance (%)" and normalised.get_ylim()[1] == 100
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys):
+    """As that of a study with one arm, which is named as the folder."""
+    algorithm = FedAvg(LocalTraining(epochs=1, batch_size=16))
+    result = simulate(
+        federation, network, algorithm, rounds=2, key=jax.random.key(0), folder=tmp_path / "my run", progress=False
+    )
+    study = load(tmp_path / "my run")
+    assert study.arms == ("my run",) and study.frame["round"].tolist() == [1, 2]
+    assert study.frame["accuracy"].tolist() == [row["accuracy"] for row in result.metrics]
+    assert final_table(study).rows[1][:2] == ["my run", f"{100 * result.metrics[-1]['accuracy']:.2f}"]
+    assert f"of the {result.headline} after" in accuracy_note(study)
+    assert "1 arm (my run) ran for 2 rounds with 1 seed (0)." in page_of(tmp_path / "my run").words
+    capsys.readouterr()
+    assert report.main([str(tmp_path / "my run")]) == 0
+    assert f"wrote {tmp_path / 'my run' / 'report.html'}" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    for name, words in (("empty", "has neither config.json nor metrics.jsonl"), ("none", "no such folder")):
+        assert report.main([str(tmp_path / name)]) == 2
+        error = f"error: {tmp_path / name}: {words}; expected the folder of a study or of a run\n"
+        assert capsys.readouterr().err == error
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_path):
+    """Differences are to plain averaging with equal alpha, and each setting has a description and a finding."""
+    changes = {"partition": {"alpha": 1.0}}
+    arms = {"fedavg": changes, "feddecorr": changes | {"methods": {"feddecorr": {"strength": 1}}}}
+    sweep = {"partition.alpha": [0.1, 10], "methods.feddecorr.strength": [0.1, 1]}
+    for a, alpha in enumerate(sweep["partition.alpha"]):
+        for i, arm in enumerate(("fedavg", "feddecorr", "feddecorr")):
+            name = f"{arm} alpha={alpha}" + (f" strength={(0, 0.1, 1)[i]}" if i else "")
+            for seed in range(2):
+                accuracy = 0.5 + 0.3 * a + (0, 0.02, 0.04)[i] * (1 - 2 * a) + 0.01 * seed * i
+                own = dict(accuracy=accuracy, effective_rank=4.0 + i, other=None if i else 1.0)
+                write_run(tmp_path / name / f"seed{seed}", [own, own], counts=4 + a)
+    parts = dict(data=dict(source="cifar10"), clients=3, partition=dict(name="dirichlet", alpha=1.0))
+    study = load(configure(tmp_path, rounds=2, seeds=[0, 1], arms=arms, sweep=sweep, **parts))
+    names = ("fedavg", "feddecorr strength=0.1", "feddecorr strength=1")
+    assert study.settings == ("alpha=0.1", "alpha=10") and study.arms == names
+    (table,) = difference_tables(study)
+    assert [row[:3] + row[5:] for row in table.rows[1:]] == [
+        ["alpha=0.1", names[1], "+2.50 ± 0.71", "2"],
+        ["alpha=0.1", names[2], "+5.00 ± 1.41", "2"],
+        ["alpha=10", names[1], "−1.50 ± 0.71", "2"],
+        ["alpha=10", names[2], "−3.00 ± 1.41", "2"],
+    ]
+    frame = study.frame
+    assert [*frame] == ["setting", "arm", "seed", "alpha", "strength", "round", "accuracy", "effective_rank", "other"]
+    assert len(frame) == 2 * 3 * 2 * 2 and frame["alpha"].tolist() == [0.1] * 12 + [10] * 12
+    of_base = frame["arm"] == "fedavg"
+    assert frame["strength"][of_base].isna().all() and frame["strength"][~of_base].tolist() == ([0.1] * 4 + [1] * 4) * 2
+    assert frame["other"][of_base].eq(1.0).all() and frame["other"][~of_base].isna().all()
+    words = page_of(study).words
+    assert f"3 arms ({', '.join(names)}) ran in 2 settings (alpha=0.1, alpha=10) with 2 seeds (0, 1)." in words
+    for alpha in (0.1, 10):
+        of_setting = f"3 arms ({', '.join(names)}) ran for 2 rounds with 2 seeds (0, 1) on the data set cifar10 divided"
+        assert f"{of_setting} over 3 clients by the partition dirichlet (alpha {alpha})." in words
+    rank = f"{names[2]} raises effective rank most: 1.5 times that of fedavg, higher in 2 of 2 seeds (1.5 to 1.5)"
+    raised = f"{names[2]} raises accuracy most: +5.0 points over fedavg, higher in 2 of 2 seeds (+4.0 to +6.0)"
+    assert f"{rank}. {raised}." in words
+    nearest = f"No arm raises accuracy: {names[1]} comes nearest with −1.5 points over fedavg, higher in 0 of 2 seeds"
+    assert [word for word in words if f"{rank}, with −3.0 points of accuracy" in word and nearest in word]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_title_of_the_config_and_dead_networks_said_once_for_all_arms(tmp_path):
+    own = dict(settings={"a": {}, "b": {}}, title="Collapse & <rank>")
+    for setting in ("a", "b"):
+        study = write_arms(tmp_path, {"one": [0.1], "two": [0.1], "three": [0.5]}, setting=setting, **own)
+    page = render(load(study))["report.html"]
+    assert "<title>Collapse &amp; &lt;rank&gt;</title>" in page and "<h1>Collapse &amp; &lt;rank&gt;</h1>" in page
+    (note,) = (word for word in Page(page).words if "Dead networks" in word)
+    assert note == "Dead networks, at chance (10 %), which pulls means: a/one, a/two, b/one, b/two."
+
+
+def test_arms_that_differ_from_the_description_are_told(tmp_path):
+    """In data, clients, partition or network; what arms differ in otherwise is in the config below."""
+    study = make_study(tmp_path / "s", seeds=1, rounds=2, features=4)
+    assert "Other than that" not in description(load(study))
+    arms = {
+        "fedavg": {"clients": 10, "training": {"epochs": 3}},
+        "feddecorr": {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "methods": {"feddecorr": {}}},
+        "absent": {"clients": 3},
+    }
+    text = description(load(configure(study, arms=arms)))
+    assert text.endswith(". Other than that: feddecorr (partition.alpha 10.0, network.name moon_cnn).")
+
+
+def test_final_table_is_mean_and_deviation_over_seeds(study):
+    """Columns without a number, and deviations of one run, are left out."""
+    whole = load(study)
+    accuracies = [run.metrics[-1]["accuracy"] for run in whole.of_arm("fedavg")]
+    expected = f"{100 * np.mean(accuracies):.2f} ± {100 * np.std(accuracies, ddof=1):.2f}"
+    head, row, _ = final_table(whole).rows
+    assert head == ["Arm", "Accuracy (%)", "Best", "Last 10", "Effective rank", "Significant dimensions", "R", "Seeds"]
+    assert (row[0], row[1], row[-1]) == ("fedavg", expected, "3")
+    runs = [
+        dataclasses.replace(run, metrics=[row | {"R": float("nan")} for row in run.metrics[:9]])
+        for run in whole.runs
+        if run.seed == 0 or run.arm == "feddecorr"
+    ]
+    head, row, other = final_table(dataclasses.replace(whole, runs=runs)).rows
+    assert head == ["Arm", "Accuracy (%)", "Best", "Effective rank", "Significant dimensions", "Seeds"]
+    assert "±" not in "".join(row) and row[-1] == "1" and all("±" in cell for cell in other[1:-1])
+
+
+def test_what_the_accuracy_is_of(study):
+    both = load(study)
+    assert accuracy_note(both).startswith("Accuracy: the headline, of the server model after the last round")
+    of = {"fedavg": "server model", "feddecorr": "personal models"}
+    runs = [dataclasses.replace(run, headline=of[run.arm]) for run in both.runs]
+    note = accuracy_note(dataclasses.replace(both, runs=runs))
+    assert "of the server model (fedavg); of the personal models (feddecorr) after" in note
+    runs = [dataclasses.replace(run, headline="") for run in both.runs]
+    assert accuracy_note(dataclasses.replace(both, runs=runs)).startswith("Accuracy: the headline, after")
+
+
+def test_arms_keep_their_colours_and_results_do_not_import_matplotlib(study):
+    figures = [draw(load(study)) for draw in (plot.accuracy, plot.spectra, plot.effective_rank, plot.headline)]
+    colours = [[line.get_color() for line in figure.legends[0].get_lines()[:2]] for figure in figures]
+    assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
+    code = "import sys, fedjax_collapse.results; assert not {'matplotlib', 'pandas', 'jinja2'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
+    """Its arrays are in segments; of a finished run that continues, in a file and segments."""
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=6, features=4)
+    whole = [(run.clients, run.spectra) for run in load(study).runs]
+    for seed, ends in ((0, [2, 4, 6]), (1, [4, 6])):
+        for kind in ("clients", "spectra"):
+            file = study / "only" / f"seed{seed}" / f"{kind}.npz"
+            arrays = dict(np.load(file))
+            file.unlink()
+            for first, last in zip([0, *ends], ends, strict=False):
+                keep = (arrays["round"] > first) & (arrays["round"] <= last)
+                if keep.any():
+                    part = {name: values[keep] for name, values in arrays.items()}
+                    write_segment(file.parent, kind, part)
+                    if seed and first == 0:
+                        merge_segments(file.parent, kind, part)
+    for run, both in zip(load(study).runs, whole, strict=True):
+        for found, expected in zip((run.clients, run.spectra), both, strict=True):
+            assert found.keys() == expected.keys() and found
+            assert all(np.array_equal(found[name], expected[name], equal_nan=True) for name in expected)
+    assert page_of(study).tags.count("svg") == len(SHOWN)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
+    """The second arm has two numbers more, one of which is null at times, and a list, which is no number."""
+    folder = make_study(tmp_path / "s", rounds=12, features=4)
+    for file in folder.glob("feddecorr/seed*/metrics.jsonl"):
+        seed = int(file.parent.name[-1])
+        own = [{"measured/nc1": seed + 0.5, "measured/<gap>": None, "measured/list": [1, 2]}] * 11
+        own += [{"measured/nc1": seed + 1.5, "measured/<gap>": 1e-7, "measured/list": [1, 2]}]
+        rewrite(file, lambda row, i, own=own: row | own[i])
+    study = load(folder)
+    assert study.measurements == ["measured/nc1", "measured/<gap>"]
+    head, fedavg, feddecorr = final_table(study).rows
+    assert head[-4:] == ["R", "nc1", "<gap>", "Seeds"]
+    assert fedavg[-3:-1] == ["-", "-"] and feddecorr[-3:-1] == ["2.5 ± 1", "1e−07 ± 0"]
+    figure = plot.measurements(study)
+    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[12], [1]]
+    low, high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData).intervaly
+    assert (low, high) == (0.5, 3.5)  # mean and deviation of 0.5, 1.5, 2.5, and of 1.5, 2.5, 3.5
+    parsed = page_of(folder)
+    assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids
+    assert "Measurements" in parsed.words and "<gap>" in parsed.words
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_score_of_a_task_without_accuracy_is_drawn_in_its_place(tmp_path):
+    study = make_study(tmp_path / "s", rounds=2)
+    for file in study.glob("*/*/metrics.jsonl"):
+        rewrite(file, lambda row, _: {"recall_at_5" if name == "accuracy" else name: row[name] for name in row})
+    parsed = page_of(study)
+    assert parsed.tags.count("svg") == len(SHOWN) and "score" in parsed.ids and "accuracy" not in parsed.ids
+    axes, *_ = plot.headline(load(study)).axes
+    assert axes.get_title(loc="left") == "recall at 5 (%)" and len(axes.lines) == 8  # three seeds and their mean, twice
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
+    """In place of R of one of them; the note says whose it is."""
+    folder = make_study(tmp_path / "s", seeds=2, rounds=3, features=4)
+    for file in folder.glob("*/seed*/metrics.jsonl"):
+        own = {"R_mean": 0.5 + int(file.parent.name[-1]), "R_min": -1.0, "R_max": 2.0}
+        own |= {f"local_effective_rank_{kind}": value for kind, value in (("mean", 7), ("min", 6), ("max", 9))}
+        rewrite(file, lambda row, _, own=own: row | own)
+        (file.parent / "summary.json").write_text(json.dumps({"headline": "server model", "local": "clients 0, 3"}))
+    study = load(folder)
+    head, row, _ = final_table(study).rows
+    kinds = ("mean over clients", "lowest", "highest")
+    assert head[5:-1] == [f"{name}, {kind}" for name in ("R", "Local effective rank") for kind in kinds]
+    assert row[5:-1] == ["1.000 ± 0.707", "−1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
+    assert list(plot.collapse_ratio(study).axes[0].lines[0].get_ydata()) == [1.0, 1.0, 1.0]
+    note = local_note(study)
+    assert note.startswith("R and all else that is local: of clients 0, 3: the mean over them,")
+    assert note in page_of(folder).words
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_seconds_and_memory_of_a_round(study, tmp_path):
+    """Medians over rounds; neither those that compile nor the first count; per client that trained."""
+    copy = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
+    folder = copy / "only" / "seed0"
+    times = [(1, 9.0, 5.0), (2, 8.0, 0.0), (4, 4.0, 0.0), (5, 50.0, 3.0), (6, 1.0, 0.0)]
+    sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None, "shared_by": 2}
+    rows = [dict(round=r, train=train, compile=c, evaluate=0.5, **sizes) for r, train, c in times]
+    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder / "metrics.jsonl", lambda row, _: row if row["round"] != 3 else None)
+    steps = np.zeros((6, 10), int)
+    steps[:, :4] = 1
+    steps[3, :8] = 1  # round 4: eight clients
+    np.savez(folder / "clients.npz", round=np.arange(1, 7), task_loss=np.ones((6, 10)), steps=steps)
+    head, row = timing_table(load(copy)).rows
+    assert head[3:5] == ["Seconds per round", "per client"]
+    # rounds 2; 3 and 4; 6: 8, 2, 1 seconds, and 8/4, 4/12, 1/4 for a client
+    assert row == ["only", "1 (2 as one program)", "4", "2", "0.333", "0.5", "3.0", "-"]
+    assert "1 (2 as one program)" in page_of(copy).words and len(timing_table(load(study)).rows) == 3
+    (folder / "timing.jsonl").unlink()
+    assert timing_table(load(copy)) is None
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_every_start_of_a_study_is_shown(tmp_path):
+    """The first in full, a later one where it differs; the file of an older version is that of one start."""
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=1, features=4)
+    (first,) = load(study).starts
+    assert "Start 1" not in page_of(study).text
+    second = first | {"git": "fedcba9876543210", "started": "2026-01-02T03:04:05+00:00"}
+    second.pop("platform")
+    (study / "provenance.json").write_text(json.dumps({"starts": [first, second]}))
+    assert load(study).starts == (first, second)
+    words = [word.strip() for word in page_of(study).words if word.strip()]
+    shown = words[words.index("Environment") + 1 :]
+    assert shown[0] == "Start 1 of 2" and shown[1:3] == ["command", first["command"]]
+    later = shown[shown.index("Start 2 of 2: what differs from the one before") + 1 :]
+    assert later == ["git", second["git"], "started", second["started"], "platform", "-"]
+
+
+@pytest.mark.parametrize("arms, clients, classes", [(1, 1, 10), (1, 100, 100), (9, 10, 10)])
+def test_one_seed_one_round_and_other_sizes(tmp_path, arms, clients, classes):
+    names = tuple(f"arm {i}, with a name" for i in range(arms))
+    study = make_study(tmp_path / "s", arms=names, seeds=1, rounds=1, clients=clients, classes=classes, features=4)
+    page = write_report(study).read_text(encoding="utf-8")
+    assert Page(page).tags.count("svg") == len(SHOWN)
+    assert "±" not in "".join(re.findall(r"<td>.*?</td>", page))
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_missing_and_unfinished_parts(tmp_path):
+    """Also an arm without a run has a row, in the order of the config."""
+    folder = make_study(tmp_path / "s", arms=("none", "fedavg", "feddecorr"), rounds=6, features=8)
+    lost = "none/seed*/*", "feddecorr/seed2/*", "fedavg/seed0/timing.jsonl", "fedavg/seed0/clients.npz"
+    for pattern in (*lost, "*/seed*/spectra.npz", "*/seed*/partition.npz", "fedavg/seed1/summary.json", "prov*"):
+        for file in folder.glob(pattern):
+            file.unlink()
+    rewrite(folder / "fedavg" / "seed1" / "metrics.jsonl", lambda row, i: row if i < 2 else None)
+    rewrite(folder / "fedavg" / "seed2" / "metrics.jsonl", lambda row, _: row | {"R": None})
+    text = page_of(folder).text
+    assert "fedavg, seed 1: unfinished, round 2 of 6; not in the tables." in text
+    assert "feddecorr: results of 2 of 3 seeds." in text and "none: results of 0 of 3 seeds." in text
+    assert text.count("Not recorded in this study.") == 3 and "Median size" not in text  # spectra, partition, environment
+    study = load(folder)
+    assert study.arms == ("fedavg", "feddecorr") and set(study.with_unfinished().arms) > set(study.arms)
+    rows = final_table(study).rows
+    assert [(row[0], row[-1]) for row in rows[1:]] == [("none", "0"), ("fedavg", "2"), ("feddecorr", "2")]
+    assert "±" not in rows[2][5] and "±" in rows[3][5] and set(rows[1][1:-1]) == {"-"}  # R of a single seed
+    assert [(row[0], row[-1]) for row in final_table(study.with_unfinished()).rows[2:]] == [
+        ("fedavg", "2"), ("feddecorr", "2"), ("fedavg (unfinished: round 2 of 6)", "1")
+    ]  # fmt: skip
+
+
+def test_all_null(tmp_path):
+    folder = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
+    for file in folder.glob("only/seed*/*.jsonl"):
+        rewrite(file, lambda row, _: dict.fromkeys(row) | {"round": row["round"]})
+    for run in folder.glob("only/seed*"):
+        np.savez(run / "clients.npz", round=[1, 2], task_loss=np.full((2, 3), np.nan))
+        np.savez(run / "partition.npz", class_counts=np.zeros((3, 2), int))
+        np.savez(run / "spectra.npz", round=[2], server=np.full((1, 4), np.nan), local=np.full((1, 4), np.nan))
+    page_of(folder)
+    study = load(folder)
+    assert [*study.frame.dropna(axis=1)] == ["setting", "arm", "seed", "round"]
+    assert final_table(study).rows == [["Arm", "Accuracy (%)", "Seeds"], ["only", "-", "0"]]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_everything_is_escaped(tmp_path):
+    arm = "a<b>&'\"$x_1$ --><i>"
+    study = make_study(tmp_path / "<u>&", arms=(arm,), seeds=1, rounds=2, features=4)
+    configure(study, data={"source": "digits<script>alert(1)</script>"}, **{"<b>": "<script>"})
+    failed = {arm: {"failed": {"seed0": "finished since", "seed1": "<script>alert(2)</script> <b>"}}}
+    (study / "summary.json").write_text(json.dumps(failed))
+    (study / "provenance.json").write_text('{"<b>": ["<script>"]}')
+    html = write_report(study).read_text(encoding="utf-8")
+    parsed = Page(html)
+    assert "Failed: &lt;script&gt;alert(2)" in html and "finished since" not in html
+    assert not {"b", "u", "i"} & set(parsed.tags) and parsed.tags.count("script") == 1
+    assert not set("<>&'\"") & set("".join(re.findall(r'href="report/([^"]*)"', html)))
+
+
+def test_a_round_written_twice_counts_once_and_a_last_line_cut_short_is_left_out(tmp_path):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=3, features=4)
+    file = study / "only" / "seed0" / "metrics.jsonl"
+    again = json.loads(file.read_text().splitlines()[1]) | {"accuracy": 0.25}
+    file.write_text(file.read_text() + json.dumps(again) + '\n{"round": 4, "accur')
+    frame = load(study).frame
+    assert frame["round"].tolist() == [1, 2, 3] and frame["accuracy"][1] == 0.25
+
+
+ONE, TWO = '{"round": 1, "accuracy": 0.1}', '{"round": 2, "accuracy": 0.1, "R": null, "measured/x": 1}'
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("config.json", "{", "not valid JSON"),
+        ("config.json", None, ""),
+        ("only/seed0/metrics.jsonl", "{}\n", "line 1: round"),
+        ("only/seed0/metrics.jsonl", "\n", "line 1: not valid JSON"),
+        ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n', "line 1: not valid JSON"),
+        ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n', "NaN is not a number"),
+        ("only/seed0/metrics.jsonl", f"{ONE}\n{TWO}\n", "R is in only one of the rows of rounds 1 and 2"),
+        ("only/seed0/clients.npz", "no zip", ""),
+        ("only/seed0/spectra.npz", "", ""),
+        ("only/seed0/spectra.npz", {"round": [1], "server": np.ones((1, 4)), "local": np.ones((1, 5))}, "shape (1, 5)"),
+        ("only/seed1/spectra.npz", {"round": [1], "server": np.ones((1, 5)), "local": np.ones((1, 5))}, "5 features"),
+        ("only/seed0/clients.npz", {"round": [2, 1], "task_loss": np.ones((2, 3)), "steps": np.ones((2, 3))}, ""),
+        ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": np.ones((1, 3))}, "task_loss among them"),
+        (
+            "only/seed0/partition.npz",
+            {"class_counts": np.ones((3, 2), int), "domain_counts": np.ones((3, 2), int)},
+            "no array 'domain_names'",
+        ),
+        ("config.json", '{"rounds": 1e999}', "rounds"),
+        ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}', "paper"),
+        ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81, "81 levels"),
+        ("config.json", '{"data": "\\ud800"}', "surrogates not allowed"),
+    ],
+)
+def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content, words):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
+    if content is None:
+        (study / name).unlink()
+    elif isinstance(content, dict):
+        np.savez(study / name, **content)
+    else:
+        (study / name).write_text(content)
+    with pytest.raises(UserError) as error:
+        write_report(study)
+    assert "\n" not in str(error.value) and words in str(error.value)
+    assert str(study) in str(error.value) and Path(name).name in str(error.value)
+    assert not (study / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_command_line_rewrites_reports_and_names_bad_folders(study, page, tmp_path):
+    (study / "report.html").unlink()
+    command = [sys.executable, "-m", "fedjax_collapse.command", "report", str(tmp_path / "none"), str(study)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path / 'none'}: no such folder; expected the folder of a study or of a run\n"
+    assert "Significant dimensions" in done.stdout and EFFECTIVE_RANK.heading in done.stdout
+    assert (study / "report.html").read_text(encoding="utf-8") == page

@@ -1,0 +1,187 @@
+"""What a report makes of a study's files that are damaged, or that somebody else wrote: nothing is run, waited for, or
+answered with a traceback."""
+
+import contextlib
+import io
+import json
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments.results import page
+from experiments.results.export import TABLES, results_of
+from experiments.results.page import write_report
+from experiments.results.reading import read_study
+from experiments.results.tables.seconds import seconds_per_round
+from test_report import make_study, rewrite_rows
+
+from fedjax_collapse.core.records import UserError
+
+FILES = (
+    "config.json", "provenance.json", "summary.json", "only/seed0/summary.json", "only/seed0/metrics.jsonl",
+    "only/seed0/timing.jsonl", "only/seed0/clients.npz", "only/seed0/spectra.npz", "only/seed0/partition.npz",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to itself", "socket"])
+def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=2, features=4)
+    monkeypatch.chdir(study)  # the path of a socket is short
+    make = {
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+        "device": lambda path: os.symlink("/dev/zero", path),
+        "link to itself": lambda path: os.symlink(os.path.basename(path), path),
+        "socket": lambda path: socket.socket(socket.AF_UNIX).bind(path),
+    }
+    for name in FILES:
+        content = Path(name).read_bytes()
+        Path(name).unlink()
+        make[kind](name)
+        if kind != "link to itself":
+            with pytest.raises(UserError, match=rf"^{name}: "):
+                read_study(".")
+        else:  # which is like none
+            with contextlib.suppress(UserError):
+                read_study(".")
+        os.rmdir(name) if kind == "folder" else os.unlink(name)
+        Path(name).write_bytes(content)
+    read_study(".")
+
+
+OTHERS = (None, True, -1, 10**400, 1e308, "text", "$x^{\n<b>", [], [[1]], ["a"], {}, {"a": {"b": []}})
+DRAWN = (-1,)  # figures take seconds each; the tables are made of all others, too
+
+
+def changed_json(content: bytes, values=OTHERS):
+    """The JSON, each of whose values is another one, or missing."""
+
+    def change(value):
+        yield from values
+        items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+        for key, item in items:
+            for other in change(item):
+                yield {**value, key: other} if isinstance(value, dict) else [other, *value[1:]]
+            if isinstance(value, dict):
+                yield {name: other for name, other in value.items() if name != key}
+
+    lines = content.splitlines()
+    first, rest = (lines[0], lines[1:]) if lines[0].endswith(b"}") else (content, [])
+    for other in change(json.loads(first)):
+        yield b"\n".join([json.dumps(other).encode(), *rest, b""])
+
+
+def changed_arrays(content: bytes, values=OTHERS):
+    """The archive, each of whose arrays has another type, shape or value, or is missing."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    for name, array in arrays.items():
+        others = [np.zeros(array.shape, kind) for kind in ("U3", "S3", "?", "c8", "i1", "u8", "M8[s]", "V4")]
+        others += [np.ones(shape, array.dtype) for shape in ((), (0,), (2,), (2, 0), (2, 5), (2, 3, 4))]
+        others += [np.full(array.shape, value) for value in (np.nan, np.inf, -1e308, -1, 2**62)]
+        for other in [*others, None]:
+            new = arrays | {name: other} if other is not None else {n: v for n, v in arrays.items() if n != name}
+            out = io.BytesIO()
+            np.savez(out, **new)
+            yield out.getvalue()
+
+
+def fuzz(folder: Path, names, make, values=OTHERS) -> set[str]:
+    """What has come of each change of a file: a result, or one line that names the file."""
+    outcomes = set()
+    for name in names:
+        content = (folder / name).read_bytes()
+        for other in (changed_arrays if name.endswith(".npz") else changed_json)(content, values):
+            (folder / name).write_bytes(other)
+            try:
+                make(folder)
+                outcomes.add("made")
+            except UserError as error:
+                assert Path(name).name in str(error) or "start the study first" in str(error), (name, error)
+                outcomes.add("refused")
+            except Exception as error:
+                raise AssertionError(f"{name}: {other[:300]}") from error
+        (folder / name).write_bytes(content)
+    return outcomes
+
+
+def small_study(path: Path, seeds=2) -> Path:
+    """With a sweep, a paper, epochs, domains, and what every start leaves."""
+    study = make_study(path, arms=("only",), seeds=seeds, rounds=2, clients=3, classes=2, features=4)
+    config = json.loads((study / "config.json").read_text())
+    config |= {"settings": {}, "means": {}, "sweep": {"training.epochs": [1, 5]}, "stop_at_accuracy": 0.0}
+    paper = {"source": "X", "comparable": False, "why": "small", "metric": "accuracy", "values": {"only": 50.0}}
+    (study / "config.json").write_text(json.dumps(config | {"paper": paper}))
+    start = {"devices": ["cpu:0"], "layouts": {"only": "one"}, "convolutions": {"only": {"shifted": 2}}}
+    start |= {"sha256": {"only": {"seed0": {"data": "a", "partition": "b"}}}, "cores": 2}
+    (study / "provenance.json").write_text(json.dumps({"starts": [start, start]}))
+    run = study / "only" / "seed0"
+    logged = {f"epoch/{epoch}/task_loss": np.ones((2, 3)) for epoch in (1, 2)}
+    np.savez(run / "clients.npz", round=[1, 2], task_loss=np.ones((2, 3)), steps=np.ones((2, 3), int), **logged)
+    domains = {"domain_counts": np.ones((3, 2), int), "domain_names": np.array(["x", "y"])}
+    np.savez(run / "partition.npz", class_counts=np.ones((3, 2), int), class_names=np.array(["a", "b"]), **domains)
+    (study / "summary.json").write_text(
+        json.dumps({"only": {"accuracy": {"mean": 0.5, "std": None, "n": 1, "of": "x"}}})
+    )
+    return study
+
+
+def test_files_of_other_content_are_tabulated_or_refused(tmp_path):
+    """Whatever is changed in them: every value of JSON, every array."""
+
+    def tables(folder):
+        studies = {"s": read_study(folder).with_unfinished()}
+        results = results_of(studies, "only", "only")
+        page.pivots(studies["s"]), page.missing_results(studies["s"]), page.description(studies["s"])
+        page.several_layouts(studies["s"].starts), page.environment(studies["s"].starts)
+        for kind in TABLES.values():
+            kind(results, studies)
+
+    assert fuzz(small_study(tmp_path / "s"), FILES, tables) == {"made", "refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "clients.npz", "spectra.npz", "partition.npz"])
+def test_files_of_other_content_are_drawn_or_refused(tmp_path, name):
+    study = small_study(tmp_path / "s", seeds=1)
+    fuzz(study, [name if name == "config.json" else f"only/seed0/{name}"], write_report, DRAWN)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e308, -1e99, 0.0, 1e-320])
+def test_numbers_of_any_size_are_drawn(tmp_path, value):
+    """What is larger than an axis can be counts as not finite."""
+    study = small_study(tmp_path / "s", seeds=1)
+    run = study / "only" / "seed0"
+    rewrite_rows(
+        run / "metrics.jsonl", lambda rows: [dict.fromkeys(row, value) | {"round": row["round"]} for row in rows]
+    )
+    np.savez(run / "spectra.npz", round=[1, 2], server=np.full((2, 4), value), local=np.full((2, 4), value))
+    arrays = dict(np.load(run / "clients.npz"))
+    np.savez(run / "clients.npz", **{n: a if n == "round" else np.full(a.shape, value) for n, a in arrays.items()})
+    features = dict(
+        features=np.ones((1, 5, 3)), labels=[[0, 1, 0, 1, 1]], clients=[[0]], local_features=np.ones((1, 1, 5, 3))
+    )
+    arrays = {f"features/{name}": np.array(of) for name, of in features.items()}
+    arrays["features/features"][0, 0, 0] = value
+    np.savez(run / "measurements.npz", round=[1], **arrays)
+    assert write_report(study).is_file()
+
+
+def test_a_damaged_row_of_timing_is_left_out_with_a_note(tmp_path):
+    """Its seconds alone: those of other rounds stay what they are."""
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
+    file = study / "only" / "seed0" / "timing.jsonl"
+    rewrite_rows(file, lambda rows: [row | {"train": 1.0 + row["round"]} for row in rows])
+    (per_round,) = seconds_per_round(read_study(study)).values()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b"\x80" + lines[3][1:], *lines[4:]]))
+    (note,) = read_study(study).notes
+    assert note.startswith(f"{file}, line 4: not valid JSON") and note.endswith("; its seconds are left out.")
+    assert [row["round"] for row in read_study(study).runs[0].timing] == [1, 2, 3, 5, 6]
+    (without,) = seconds_per_round(read_study(study)).values()
+    assert (per_round["mean"], without["mean"]) == (5.0, np.median([3, 4, 6, 7]))
+    assert "line 4: not valid JSON" in write_report(study).read_text(encoding="utf-8")

@@ -1,0 +1,120 @@
+"""The report of a study is made again only if something that it is made from has changed."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from experiments.results import page, up_to_date
+from experiments.results.reading import read_config
+from experiments.results.tables.best import best_in
+from test_export import make_cells
+from test_report import rewrite_rows
+
+from experiments.study.progress.console import Console
+from experiments.study.resuming import done_runs
+from experiments.study.summaries import finish
+from fedjax_collapse.config.cells import RunName
+
+
+@pytest.fixture
+def finished(tmp_path, unrendered, monkeypatch, capsys):
+    """A finished study, and a function that ends it again and returns whether its report was made."""
+    folder, made, render = make_cells(tmp_path / "s"), [], page.render
+    monkeypatch.setattr(page, "render", lambda study, *shown: made.append(study) or render(study, *shown))
+
+    def finish_again():
+        made.clear()
+        assert finish(folder, read_config(folder), Console()) == []
+        assert ("(up to date)" in capsys.readouterr().out) is not bool(made)
+        return bool(made)
+
+    assert finish_again()
+    return folder, finish_again
+
+
+def test_a_report_of_the_same_files_is_left_as_it_is(finished):
+    folder, finish_again = finished
+    times = up_to_date.stamps(folder)
+    (folder / "export").mkdir()
+    (folder / "export" / "results.md").write_text("not part of the report")
+    assert not finish_again() and not finish_again()
+    assert up_to_date.stamps(folder) == times
+    assert {"report.html", "report/a 1/accuracy.csv", "report/accuracy.csv"} <= times.keys()
+
+
+def _change_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "report.html").unlink(),
+        lambda folder: (folder / "report.html").write_text("damaged"),
+        lambda folder: (folder / "report" / "accuracy.csv").unlink(),
+        lambda folder: (folder / "report" / "b" / "accuracy.csv").write_text("damaged"),
+        lambda folder: (folder / "report" / "made_from.json").write_text("{"),
+        lambda folder: _change_config(folder, seeds=[0, 1, 2]),
+        lambda folder: _change_config(folder, means={"all": ["a 1", "b"]}),
+        lambda folder: shutil.copytree(folder / "b" / "base" / "seed0", folder / "b" / "base" / "seed2"),
+        lambda folder: (folder / "b" / "base" / "seed0" / "partition.npz").unlink(),
+        lambda folder: rewrite_rows(folder / "b" / "base" / "seed1" / "metrics.jsonl", lambda rows: rows[:1]),
+        lambda folder: (folder / "provenance.json").write_text("{}"),
+    ],
+)
+def test_whatever_changes_the_report_makes_it_again(finished, change):
+    folder, finish_again = finished
+    change(folder)
+    assert finish_again() and (folder / "report" / "accuracy.csv").exists()
+    assert not finish_again()
+
+
+def test_a_restart_prints_the_same_in_bold(tmp_path, unrendered, monkeypatch):
+    folder, printed = make_cells(tmp_path / "s", settings=()), []
+    monkeypatch.setattr(Console, "print_table", lambda self, summary, *_: printed.append(best_in(summary)))
+    for _ in range(2):
+        assert finish(folder, read_config(folder), Console()) == []
+    first, again = printed
+    assert again == first and any("accuracy" in names for names in first.values())
+
+
+def test_other_code_makes_the_report_again(finished, monkeypatch):
+    _, finish_again = finished
+    monkeypatch.setattr(up_to_date, "code", lambda: "another version")
+    assert finish_again() and not finish_again()
+
+
+def test_a_report_with_unfinished_runs_apart_is_replaced(finished, capsys):
+    from experiments.commands import report
+
+    folder, finish_again = finished
+    (folder / "b" / "base" / "seed0" / "summary.json").unlink()
+    assert finish_again()
+    assert report.main([str(folder), "--unfinished"]) == 0
+    capsys.readouterr()
+    assert finish_again() and not finish_again()
+
+
+def test_runs_without_anything_to_do(finished):
+    """Finished and unchanged ones, unless one of their batch is not finished."""
+    folder, _ = finished
+
+    def run(setting, arm, seed):
+        return SimpleNamespace(
+            folder=folder / setting / arm / f"seed{seed}",
+            name=RunName(f"{setting}/{arm}", seed),
+            cell=SimpleNamespace(setting=setting, values={"rounds": 1, "stop_at_accuracy": 0.0}),
+        )
+
+    study = SimpleNamespace(folder=folder, runs=[run("b", "base", 0), run("b", "base", 1)])
+    assert done_runs(study) == [0, 1]
+    (study.runs[0].folder / "partition.npz").write_bytes(b"damaged")
+    assert done_runs(study) == [1]
+    study.runs.append(run("a 1", "base", 0))
+    assert done_runs(study) == [0, 1, 2]  # of several settings, one without unfinished runs is left out
+    (study.runs[1].folder / "together.json").write_text('[["b/base", 1], ["b/new", 0]]')
+    assert done_runs(study) == [0, 2]
+    (study.runs[2].folder / "summary.json").unlink()
+    assert done_runs(study) == [0]

@@ -1,0 +1,84 @@
+"""The line that shows a run while it is trained."""
+
+import re
+import sys
+from pathlib import Path
+
+import jax
+import nbclient
+import nbformat
+import pytest
+
+from fedjax_collapse import REGRESSION, FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse.config.keys import keys
+from fedjax_collapse.run.progress import show_progress
+from fedjax_collapse.run.runs import Run
+
+ROW, TIMING = {"round": 3, "accuracy": 0.4567, "effective_rank": 12.34}, {"samples_per_second": 12345.6}
+SHOWN = "seed0: round 3/10, accuracy 45.7 %, effective rank 12.3, 12,346 samples/s"
+CELL = """
+from fedjax_collapse.run.progress import show_progress
+from fedjax_collapse.run.runs import Run
+from types import SimpleNamespace
+run, model = Run(None, None, None, "study/[a]/seed0"), SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
+with show_progress(run, model, 10) as show:
+    for round in (1, 3):
+        show({ROW} | dict(round=round), {TIMING})
+"""
+
+
+def lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_line_for_every_evaluation_where_there_is_no_terminal(federation, network, tmp_path, capsys):
+    given, seen = (federation, network, FedAvg(LocalTraining(epochs=1))), []
+    options = dict(key=jax.random.key(0), folder=tmp_path / "mine", evaluate_every=2, progress=True)
+    result = simulate(*given, rounds=3, listener=lambda row, timing: seen.append((row, timing)), **options)
+    assert seen == list(zip(result.metrics, result.timing, strict=True))
+    first, *rest = lines(capsys)
+    assert first == "mine: compiling" and len(rest) == 2
+    for line, (row, timing) in zip(rest, seen, strict=True):
+        number, accuracy, rank, speed = re.fullmatch(
+            r"mine: round (\d)/3, accuracy ([\d.]+) %, effective rank ([\d.]+), ([\d,]+) samples/s", line
+        ).groups()
+        assert int(number) == row["round"] and float(accuracy) == pytest.approx(100 * row["accuracy"], abs=0.05)
+        assert float(rank) == pytest.approx(row["effective_rank"], abs=0.05)
+        assert int(speed.replace(",", "")) == pytest.approx(timing["samples_per_second"], abs=0.5)
+    simulate(*given, rounds=3, **options)
+    assert lines(capsys) == ["mine: compiling", "mine: no further evaluation"]
+    simulate(*given, rounds=3, **options | dict(progress=False))
+    assert lines(capsys) == []
+    with pytest.raises(UserError, match="simulate: progress 'yes': expected bool"):
+        simulate(*given, rounds=3, **options | dict(progress="yes"))
+    assert "progress" not in keys()
+
+
+def test_a_score_that_is_no_accuracy_is_no_percentage(network, capsys):
+    model = Model(nn.MLP(1), (2,), task=REGRESSION)
+    row = {"round": 1, REGRESSION.metric: -0.12345, "effective_rank": 1.0}
+    with show_progress(Run(None, None, None), model, 10) as show:
+        show(row, TIMING)
+    assert lines(capsys)[1].startswith(f"run: round 1/10, {REGRESSION.metric} -0.1235, ")
+
+
+def test_one_line_on_a_terminal(network, capsys, monkeypatch):
+    """Each text is drawn over the one before; what a listener prints stands above it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    with show_progress(Run(None, None, None, Path("study/[a]/seed0")), network, 10) as show:
+        show(ROW, TIMING)
+        print("above")
+    drawn = capsys.readouterr()
+    assert drawn.out == "" and f"\r\x1b[2Kabove\n{SHOWN}" in drawn.err
+    assert "seed0: compiling\r\x1b[2Kseed0: round" in drawn.err
+
+
+@pytest.mark.slow
+def test_one_output_of_a_cell_in_a_notebook():
+    cell = nbformat.v4.new_code_cell(CELL.replace("{ROW}", str(ROW)).replace("{TIMING}", str(TIMING)))
+    nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120).execute()
+    [output] = cell.outputs
+    assert output["data"] == {"text/plain": SHOWN}
