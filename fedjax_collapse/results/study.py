@@ -228,9 +228,18 @@ class Results:
 
     @property
     def num_features(self) -> dict[str, int]:
-        """The number of features of each arm that saved spectra."""
-        saved = {run.arm: run.spectra["server"] for run in self.runs if len(run.spectra.get("round", ()))}
-        return {arm: spectra.shape[1] for arm, spectra in saved.items()}
+        """The number of features of each arm that saved spectra.
+
+        Raises:
+            UserError: runs of one arm have different numbers, so that their spectra cannot be averaged.
+        """
+        first: dict[str, Run] = {}
+        for run in (run for run in self.runs if len(run.spectra.get("round", ()))):
+            other = first.setdefault(run.arm, run)
+            features, expected = (of.spectra["server"].shape[1] for of in (run, other))
+            if features != expected:
+                raise UserError(f"{run.folder / 'spectra.npz'}: {features} features, {other.folder} has {expected}")
+        return {arm: run.spectra["server"].shape[1] for arm, run in first.items()}
 
     @property
     def headlines(self) -> dict[CellName, str]:
@@ -369,7 +378,6 @@ def load(folder: Path | str) -> Results:
     order = {cell: i for i, (cell, _) in enumerate(places.values())}
     settings = list(arms_in)
     runs.sort(key=lambda run: (*_place(run.setting, settings), order.get(run.cell, len(order)), run.arm, run.seed))
-    _check_spectra(runs)
     saved = reading.read_json(path / SUMMARY, reading.check_failed, optional=True)
     finished = {(run.cell, f"seed{run.seed}") for run in runs if run.is_finished}
     failed = {
@@ -417,16 +425,6 @@ def _headline_of(rows: Sequence[Row]) -> str:
         if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get(ACCURACY.name) for row in rows):
             return meaning
     return ""
-
-
-def _check_spectra(runs: Sequence[Run]) -> None:
-    """Raises UserError if runs of one cell have spectra of different lengths, which cannot be averaged."""
-    first: dict[CellName, Run] = {}
-    for run in (run for run in runs if run.spectra):
-        other = first.setdefault(run.cell, run)
-        features, expected = (of.spectra["server"].shape[1] for of in (run, other))
-        if features != expected:
-            raise UserError(f"{run.folder / 'spectra.npz'}: {features} features, {other.folder} has {expected}")
 
 
 def _place(name: str, order: Sequence[str]) -> tuple[int, str]:

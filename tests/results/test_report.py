@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 import subprocess
@@ -19,18 +20,14 @@ from experiments.commands import report
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 from fedjax_collapse.core.round_arrays import merge_segments, write_segment
 from fedjax_collapse.results import final_table, load, plot, write_report
-from fedjax_collapse.results.metrics import EFFECTIVE_RANK
 from fedjax_collapse.results.page import description, render
 from fedjax_collapse.results.plot.contents import PLOTS
 from fedjax_collapse.results.tables import accuracy_note, difference_tables, local_note, timing_table
 
-ROOT = Path(__file__).resolve().parents[2]
 SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification
 
 
-def make_study(
-    path: Path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=10, classes=10, features=128
-) -> Path:
+def make_study(path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=10, classes=10, features=128) -> Path:
     """Writes a study with all that every run records; arms with FedDecorr collapse less, as in the paper."""
     for arm in arms:
         for seed in range(seeds):
@@ -38,17 +35,10 @@ def make_study(
             _make_run(path / arm / f"seed{seed}", rng, 1 + ("decorr" in arm), rounds, clients, classes, features)
     start = {"command": "fedjax-collapse run quickstart", "git": "0123456789abcdef", "packages": {"jax": "0.10.2"}}
     (path / "provenance.json").write_text(json.dumps(start | {"devices": ["cpu:0"], "platform": "Linux-6.1-x86_64"}))
-    return configure(
-        path,
-        rounds=rounds,
-        seeds=list(range(seeds)),
-        clients=clients,
-        data={"source": "digits", "test_fraction": 0.2},
-        partition={"name": "dirichlet", "alpha": 0.1},
-        network={"name": "mlp", "hidden": [features]},
-        training={"epochs": 5, "learning_rate": 0.05},
-        arms={arm: {"methods": {"feddecorr": {"strength": 0.1}}} if "decorr" in arm else {} for arm in arms},
-    )
+    parts = dict(data={"source": "digits", "test_fraction": 0.2}, partition={"name": "dirichlet", "alpha": 0.1})
+    parts |= dict(network={"name": "mlp", "hidden": [features]}, training={"epochs": 5, "learning_rate": 0.05})
+    of_arms = {arm: {"methods": {"feddecorr": {"strength": 0.1}}} if "decorr" in arm else {} for arm in arms}
+    return configure(path, rounds=rounds, seeds=[*range(seeds)], clients=clients, arms=of_arms, **parts)
 
 
 def _make_run(folder, rng, strength, rounds, clients, classes, features):
@@ -56,24 +46,20 @@ def _make_run(folder, rng, strength, rounds, clients, classes, features):
     class_counts = rng.multinomial(144, rng.dirichlet(np.full(classes, 0.3)), clients)
     server = rng.lognormal(0, 0.1, (rounds, 1)) * np.exp(-np.arange(features) * (1 + time[:, None]) / strength / 100)
     server[:, features // 2 :] = 0
-    local = server * rng.lognormal(-0.2 / strength, 0.1, (rounds, 1))
-    shares = server / server.sum(axis=1, keepdims=True)
-    rank = np.exp(-np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=1))
     accuracy = 0.3 + 0.2 * strength * (1 - np.exp(-time / 6)) + rng.normal(0, 0.01, rounds)
-    columns = dict(accuracy=accuracy, effective_rank=rank, significant_dims=np.sum(server > np.exp(-2), axis=1))
-    columns |= {"R": -0.1 * time / strength, "local_effective_rank": rank - 0.1, "train/task_loss": np.exp(-time / 6)}
+    columns = dict(accuracy=accuracy, effective_rank=10 * strength - time / 6, significant_dims=time, R=-0.1 * time)
+    columns |= {"local_effective_rank": 9 * strength - time / 6, "train/task_loss": np.exp(-time / 6)}
     rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
     write_run(folder, [row | {"watched": 0, "train/feddecorr/correlation": None} for row in rows])
     (folder / "summary.json").write_text(json.dumps({"headline": "server model", "local": "client 0"}))
-    times = dict(train=0.35 / strength, evaluate=0.05, samples=7185)
-    lines = [json.dumps({"round": int(r), "compile": 4.2 * float(r == 1)} | times) + "\n" for r in time]
-    (folder / "timing.jsonl").write_text("".join(lines))
+    times = dict(compile=0.0, train=0.35 / strength, evaluate=0.05, samples=7185)
+    (folder / "timing.jsonl").write_text("".join(json.dumps(times | {"round": int(r)}) + "\n" for r in time))
     loss = np.exp(-time[:, None] / rng.uniform(3, 12, clients))
     loss[rng.random((rounds, clients)) < 0.2 * (clients > 2)] = np.nan
     np.savez(folder / "clients.npz", round=time, task_loss=loss, steps=np.where(np.isfinite(loss), 25, 0))
     np.savez(folder / "partition.npz", class_counts=class_counts)
     saved = time[4::5] if rounds >= 5 else time
-    np.savez(folder / "spectra.npz", round=saved, server=server[saved - 1], local=local[saved - 1])
+    np.savez(folder / "spectra.npz", round=saved, server=server[saved - 1], local=server[saved - 1] / 2)
 
 
 class Page(HTMLParser):
@@ -148,50 +134,46 @@ def test_spectra_are_normalised_or_absolute(tmp_path):
         assert report.main([str(study), *option]) == 0
         found = Page((study / "report.html").read_text(encoding="utf-8")).ids
         assert {"spectra", "absolute-spectra"} & set(found) == {name}
-    normalised, absolute = (draw(load(study)).axes[0] for draw in (plot.spectra, plot.absolute_spectra))
-    assert (normalised.get_yscale(), absolute.get_yscale()) == ("log", "linear")
-    assert normalised.get_ylabel() == "share of the variance (%)" and normalised.get_ylim()[1] == 100
+    scales = [draw(load(study)).axes[0].get_yscale() for draw in (plot.spectra, plot.absolute_spectra)]
+    assert scales == ["log", "linear"]
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys):
     """As that of a study with one arm, which is named as the folder."""
     algorithm = FedAvg(LocalTraining(epochs=1, batch_size=16))
-    result = simulate(
-        federation, network, algorithm, rounds=2, key=jax.random.key(0), folder=tmp_path / "my run", progress=False
-    )
+    options = dict(rounds=2, key=jax.random.key(0), progress=False)
+    result = simulate(federation, network, algorithm, folder=tmp_path / "my run", **options)
     study = load(tmp_path / "my run")
     assert study.arms == ("my run",) and study.frame["round"].tolist() == [1, 2]
     assert study.frame["accuracy"].tolist() == [row["accuracy"] for row in result.metrics]
     assert final_table(study).rows[1][:2] == ["my run", f"{100 * result.metrics[-1]['accuracy']:.2f}"]
     assert f"of the {result.headline} after" in accuracy_note(study)
     assert "1 arm (my run) ran for 2 rounds with 1 seed (0)." in page_of(tmp_path / "my run").words
-    capsys.readouterr()
     assert report.main([str(tmp_path / "my run")]) == 0
-    assert f"wrote {tmp_path / 'my run' / 'report.html'}" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
+    capsys.readouterr()
     for name, words in (("empty", "has neither config.json nor metrics.jsonl"), ("none", "no such folder")):
-        assert report.main([str(tmp_path / name)]) == 2
-        error = f"error: {tmp_path / name}: {words}; expected the folder of a study or of a run\n"
-        assert capsys.readouterr().err == error
+        assert report.main([str(tmp_path / name), str(tmp_path / "my run")]) == 2
+        out, error = capsys.readouterr()
+        assert error == f"error: {tmp_path / name}: {words}; expected the folder of a study or of a run\n"
+        assert f"wrote {tmp_path / 'my run' / 'report.html'}" in out
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_path):
     """Differences are to plain averaging with equal alpha, and each setting has a description and a finding."""
-    changes = {"partition": {"alpha": 1.0}}
+    names, alphas = ("fedavg", "feddecorr strength=0.1", "feddecorr strength=1"), (0.1, 10)
+    for a, i, seed in itertools.product(range(2), range(3), range(2)):
+        accuracy = 0.5 + 0.3 * a + 0.02 * i * (1 - 2 * a) + 0.01 * seed * i
+        own = dict(accuracy=accuracy, effective_rank=4.0 + i, other=None if i else 1.0)
+        arm = names[i].replace(" ", f" alpha={alphas[a]} ") if i else f"fedavg alpha={alphas[a]}"
+        write_run(tmp_path / arm / f"seed{seed}", [own, own], counts=4 + a)
+    changes = {"partition": {"alpha": 1}}
     arms = {"fedavg": changes, "feddecorr": changes | {"methods": {"feddecorr": {"strength": 1}}}}
-    sweep = {"partition.alpha": [0.1, 10], "methods.feddecorr.strength": [0.1, 1]}
-    for a, alpha in enumerate(sweep["partition.alpha"]):
-        for i, arm in enumerate(("fedavg", "feddecorr", "feddecorr")):
-            name = f"{arm} alpha={alpha}" + (f" strength={(0, 0.1, 1)[i]}" if i else "")
-            for seed in range(2):
-                accuracy = 0.5 + 0.3 * a + (0, 0.02, 0.04)[i] * (1 - 2 * a) + 0.01 * seed * i
-                own = dict(accuracy=accuracy, effective_rank=4.0 + i, other=None if i else 1.0)
-                write_run(tmp_path / name / f"seed{seed}", [own, own], counts=4 + a)
-    parts = dict(data=dict(source="cifar10"), clients=3, partition=dict(name="dirichlet", alpha=1.0))
+    sweep = {"partition.alpha": alphas, "methods.feddecorr.strength": (0.1, 1)}
+    parts = dict(data=dict(source="cifar10"), clients=3, partition=dict(name="dirichlet", alpha=1))
     study = load(configure(tmp_path, rounds=2, seeds=[0, 1], arms=arms, sweep=sweep, **parts))
-    names = ("fedavg", "feddecorr strength=0.1", "feddecorr strength=1")
     assert study.settings == ("alpha=0.1", "alpha=10") and study.arms == names
     (table,) = difference_tables(study)
     assert [row[:3] + row[5:] for row in table.rows[1:]] == [
@@ -208,9 +190,9 @@ def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_pa
     assert frame["other"][of_base].eq(1.0).all() and frame["other"][~of_base].isna().all()
     words = page_of(study).words
     assert f"3 arms ({', '.join(names)}) ran in 2 settings (alpha=0.1, alpha=10) with 2 seeds (0, 1)." in words
-    for alpha in (0.1, 10):
-        of_setting = f"3 arms ({', '.join(names)}) ran for 2 rounds with 2 seeds (0, 1) on the data set cifar10 divided"
-        assert f"{of_setting} over 3 clients by the partition dirichlet (alpha {alpha})." in words
+    of_setting = f"3 arms ({', '.join(names)}) ran for 2 rounds with 2 seeds (0, 1) on the data set cifar10 divided "
+    of_setting += "over 3 clients by the partition dirichlet (alpha {})."
+    assert all(of_setting.format(alpha) in words for alpha in alphas)
     rank = f"{names[2]} raises effective rank most: 1.5 times that of fedavg, higher in 2 of 2 seeds (1.5 to 1.5)"
     raised = f"{names[2]} raises accuracy most: +5.0 points over fedavg, higher in 2 of 2 seeds (+4.0 to +6.0)"
     assert f"{rank}. {raised}." in words
@@ -233,11 +215,8 @@ def test_arms_that_differ_from_the_description_are_told(tmp_path):
     """In data, clients, partition or network; what arms differ in otherwise is in the config below."""
     study = make_study(tmp_path / "s", seeds=1, rounds=2, features=4)
     assert "Other than that" not in description(load(study))
-    arms = {
-        "fedavg": {"clients": 10, "training": {"epochs": 3}},
-        "feddecorr": {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "methods": {"feddecorr": {}}},
-        "absent": {"clients": 3},
-    }
+    own = {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "methods": {"feddecorr": {}}}
+    arms = {"fedavg": {"clients": 10, "training": {"epochs": 3}}, "feddecorr": own, "absent": {"clients": 3}}
     text = description(load(configure(study, arms=arms)))
     assert text.endswith(". Other than that: feddecorr (partition.alpha 10.0, network.name moon_cnn).")
 
@@ -247,55 +226,39 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     whole = load(study)
     accuracies = [run.metrics[-1]["accuracy"] for run in whole.of_arm("fedavg")]
     expected = f"{100 * np.mean(accuracies):.2f} ± {100 * np.std(accuracies, ddof=1):.2f}"
-    head, row, _ = final_table(whole).rows
+    head, row, _ = (table := final_table(whole)).rows
+    assert table.notes[0].startswith("Accuracy: the headline, of the server model after the last round; best and mean")
     assert head == ["Arm", "Accuracy (%)", "Best", "Last 10", "Effective rank", "Significant dimensions", "R", "Seeds"]
     assert (row[0], row[1], row[-1]) == ("fedavg", expected, "3")
-    runs = [
-        dataclasses.replace(run, metrics=[row | {"R": float("nan")} for row in run.metrics[:9]])
-        for run in whole.runs
-        if run.seed == 0 or run.arm == "feddecorr"
-    ]
+    some = [run for run in whole.runs if run.seed == 0 or run.arm == "feddecorr"]
+    runs = [dataclasses.replace(run, metrics=[row | {"R": np.nan} for row in run.metrics[:9]]) for run in some]
     head, row, other = final_table(dataclasses.replace(whole, runs=runs)).rows
     assert head == ["Arm", "Accuracy (%)", "Best", "Effective rank", "Significant dimensions", "Seeds"]
     assert "±" not in "".join(row) and row[-1] == "1" and all("±" in cell for cell in other[1:-1])
-
-
-def test_what_the_accuracy_is_of(study):
-    both = load(study)
-    assert accuracy_note(both).startswith("Accuracy: the headline, of the server model after the last round")
-    of = {"fedavg": "server model", "feddecorr": "personal models"}
-    runs = [dataclasses.replace(run, headline=of[run.arm]) for run in both.runs]
-    note = accuracy_note(dataclasses.replace(both, runs=runs))
-    assert "of the server model (fedavg); of the personal models (feddecorr) after" in note
-    runs = [dataclasses.replace(run, headline="") for run in both.runs]
-    assert accuracy_note(dataclasses.replace(both, runs=runs)).startswith("Accuracy: the headline, after")
 
 
 def test_arms_keep_their_colours_and_results_do_not_import_matplotlib(study):
     figures = [draw(load(study)) for draw in (plot.accuracy, plot.spectra, plot.effective_rank, plot.headline)]
     colours = [[line.get_color() for line in figure.legends[0].get_lines()[:2]] for figure in figures]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-    code = "import sys, fedjax_collapse.results; assert not {'matplotlib', 'pandas', 'jinja2'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    code = "import sys, fedjax_collapse.results as r; assert not {'matplotlib', 'pandas', 'jinja2'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
     """Its arrays are in segments; of a finished run that continues, in a file and segments."""
-    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=6, features=4)
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=4, features=4)
     whole = [(run.clients, run.spectra) for run in load(study).runs]
-    for seed, ends in ((0, [2, 4, 6]), (1, [4, 6])):
-        for kind in ("clients", "spectra"):
-            file = study / "only" / f"seed{seed}" / f"{kind}.npz"
-            arrays = dict(np.load(file))
-            file.unlink()
-            for first, last in zip([0, *ends], ends, strict=False):
-                keep = (arrays["round"] > first) & (arrays["round"] <= last)
-                if keep.any():
-                    part = {name: values[keep] for name, values in arrays.items()}
-                    write_segment(file.parent, kind, part)
-                    if seed and first == 0:
-                        merge_segments(file.parent, kind, part)
+    for (seed, ends), kind in itertools.product(((0, (0, 1, 2, 4)), (1, (0, 2, 4))), ("clients", "spectra")):
+        file = study / "only" / f"seed{seed}" / f"{kind}.npz"
+        arrays = dict(np.load(file))
+        file.unlink()
+        for first, last in itertools.pairwise(ends):
+            part = {name: values[first:last] for name, values in arrays.items()}
+            write_segment(file.parent, kind, part)
+            if seed and first == 0:
+                merge_segments(file.parent, kind, part)
     for run, both in zip(load(study).runs, whole, strict=True):
         for found, expected in zip((run.clients, run.spectra), both, strict=True):
             assert found.keys() == expected.keys() and found
@@ -309,21 +272,17 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     folder = make_study(tmp_path / "s", rounds=12, features=4)
     for file in folder.glob("feddecorr/seed*/metrics.jsonl"):
         seed = int(file.parent.name[-1])
-        own = [{"measured/nc1": seed + 0.5, "measured/<gap>": None, "measured/list": [1, 2]}] * 11
-        own += [{"measured/nc1": seed + 1.5, "measured/<gap>": 1e-7, "measured/list": [1, 2]}]
+        names = "measured/nc1", "measured/<gap>", "measured/list"
+        own = [dict(zip(names, of, strict=True)) for of in [(seed, None, [1])] * 11 + [(seed + 1.5, 1e-7, [1])]]
         rewrite(file, lambda row, i, own=own: row | own[i])
     study = load(folder)
     assert study.measurements == ["measured/nc1", "measured/<gap>"]
     head, fedavg, feddecorr = final_table(study).rows
     assert head[-4:] == ["R", "nc1", "<gap>", "Seeds"]
     assert fedavg[-3:-1] == ["-", "-"] and feddecorr[-3:-1] == ["2.5 ± 1", "1e−07 ± 0"]
-    figure = plot.measurements(study)
-    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[12], [1]]
-    low, high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData).intervaly
-    assert (low, high) == (0.5, 3.5)  # mean and deviation of 0.5, 1.5, 2.5, and of 1.5, 2.5, 3.5
+    assert [len(axes.lines[0].get_xdata()) for axes in plot.measurements(study).axes] == [12, 1]
     parsed = page_of(folder)
-    assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids
-    assert "Measurements" in parsed.words and "<gap>" in parsed.words
+    assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids and "<gap>" in parsed.words
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -333,8 +292,7 @@ def test_the_score_of_a_task_without_accuracy_is_drawn_in_its_place(tmp_path):
         rewrite(file, lambda row, _: {"recall_at_5" if name == "accuracy" else name: row[name] for name in row})
     parsed = page_of(study)
     assert parsed.tags.count("svg") == len(SHOWN) and "score" in parsed.ids and "accuracy" not in parsed.ids
-    axes, *_ = plot.headline(load(study)).axes
-    assert axes.get_title(loc="left") == "recall at 5 (%)" and len(axes.lines) == 8  # three seeds and their mean, twice
+    assert plot.headline(load(study)).axes[0].get_title(loc="left") == "recall at 5 (%)"
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -362,17 +320,14 @@ def test_seconds_and_memory_of_a_round(study, tmp_path):
     """Medians over rounds; neither those that compile nor the first count; per client that trained."""
     copy = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
     folder = copy / "only" / "seed0"
-    times = [(1, 9.0, 5.0), (2, 8.0, 0.0), (4, 4.0, 0.0), (5, 50.0, 3.0), (6, 1.0, 0.0)]
-    sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None, "shared_by": 2}
-    rows = [dict(round=r, train=train, compile=c, evaluate=0.5, **sizes) for r, train, c in times]
-    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rewrite(folder / "metrics.jsonl", lambda row, _: row if row["round"] != 3 else None)
-    steps = np.zeros((6, 10), int)
-    steps[:, :4] = 1
-    steps[3, :8] = 1  # round 4: eight clients
+    times = [(1, 9.0, 5.0), (2, 8.0, 0.0), None, (4, 4.0, 0.0), (5, 50.0, 3.0), (6, 1.0, 0.0)]
+    times = [row and dict(zip(("round", "train", "compile"), row, strict=True)) for row in times]
+    sizes = dict(evaluate=0.5, round_bytes=3 * 2**20, stored_bytes=None, shared_by=2)
+    rewrite(folder / "timing.jsonl", lambda _, i: times[i] and times[i] | sizes)
+    rewrite(folder / "metrics.jsonl", lambda row, i: times[i] and row)
+    steps = (np.arange(10) < [[4], [4], [4], [8], [4], [4]]).astype(int)  # eight clients in round 4
     np.savez(folder / "clients.npz", round=np.arange(1, 7), task_loss=np.ones((6, 10)), steps=steps)
-    head, row = timing_table(load(copy)).rows
-    assert head[3:5] == ["Seconds per round", "per client"]
+    _, row = timing_table(load(copy)).rows
     # rounds 2; 3 and 4; 6: 8, 2, 1 seconds, and 8/4, 4/12, 1/4 for a client
     assert row == ["only", "1 (2 as one program)", "4", "2", "0.333", "0.5", "3.0", "-"]
     assert "1 (2 as one program)" in page_of(copy).words and len(timing_table(load(study)).rows) == 3
@@ -389,10 +344,9 @@ def test_every_start_of_a_study_is_shown(tmp_path):
     second = first | {"git": "fedcba9876543210", "started": "2026-01-02T03:04:05+00:00"}
     second.pop("platform")
     (study / "provenance.json").write_text(json.dumps({"starts": [first, second]}))
-    assert load(study).starts == (first, second)
     words = [word.strip() for word in page_of(study).words if word.strip()]
     shown = words[words.index("Environment") + 1 :]
-    assert shown[0] == "Start 1 of 2" and shown[1:3] == ["command", first["command"]]
+    assert shown[:3] == ["Start 1 of 2", "command", first["command"]]
     later = shown[shown.index("Start 2 of 2: what differs from the one before") + 1 :]
     assert later == ["git", second["git"], "started", second["started"], "platform", "-"]
 
@@ -419,29 +373,10 @@ def test_missing_and_unfinished_parts(tmp_path):
     text = page_of(folder).text
     assert "fedavg, seed 1: unfinished, round 2 of 6; not in the tables." in text
     assert "feddecorr: results of 2 of 3 seeds." in text and "none: results of 0 of 3 seeds." in text
-    assert text.count("Not recorded in this study.") == 3 and "Median size" not in text  # spectra, partition, environment
-    study = load(folder)
-    assert study.arms == ("fedavg", "feddecorr") and set(study.with_unfinished().arms) > set(study.arms)
-    rows = final_table(study).rows
+    assert text.count("Not recorded in this study.") == 3  # spectra, partition, environment
+    rows = final_table(load(folder)).rows
     assert [(row[0], row[-1]) for row in rows[1:]] == [("none", "0"), ("fedavg", "2"), ("feddecorr", "2")]
     assert "±" not in rows[2][5] and "±" in rows[3][5] and set(rows[1][1:-1]) == {"-"}  # R of a single seed
-    assert [(row[0], row[-1]) for row in final_table(study.with_unfinished()).rows[2:]] == [
-        ("fedavg", "2"), ("feddecorr", "2"), ("fedavg (unfinished: round 2 of 6)", "1")
-    ]  # fmt: skip
-
-
-def test_all_null(tmp_path):
-    folder = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
-    for file in folder.glob("only/seed*/*.jsonl"):
-        rewrite(file, lambda row, _: dict.fromkeys(row) | {"round": row["round"]})
-    for run in folder.glob("only/seed*"):
-        np.savez(run / "clients.npz", round=[1, 2], task_loss=np.full((2, 3), np.nan))
-        np.savez(run / "partition.npz", class_counts=np.zeros((3, 2), int))
-        np.savez(run / "spectra.npz", round=[2], server=np.full((1, 4), np.nan), local=np.full((1, 4), np.nan))
-    page_of(folder)
-    study = load(folder)
-    assert [*study.frame.dropna(axis=1)] == ["setting", "arm", "seed", "round"]
-    assert final_table(study).rows == [["Arm", "Accuracy (%)", "Seeds"], ["only", "-", "0"]]
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -459,16 +394,8 @@ def test_everything_is_escaped(tmp_path):
     assert not set("<>&'\"") & set("".join(re.findall(r'href="report/([^"]*)"', html)))
 
 
-def test_a_round_written_twice_counts_once_and_a_last_line_cut_short_is_left_out(tmp_path):
-    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=3, features=4)
-    file = study / "only" / "seed0" / "metrics.jsonl"
-    again = json.loads(file.read_text().splitlines()[1]) | {"accuracy": 0.25}
-    file.write_text(file.read_text() + json.dumps(again) + '\n{"round": 4, "accur')
-    frame = load(study).frame
-    assert frame["round"].tolist() == [1, 2, 3] and frame["accuracy"][1] == 0.25
-
-
-ONE, TWO = '{"round": 1, "accuracy": 0.1}', '{"round": 2, "accuracy": 0.1, "R": null, "measured/x": 1}'
+ROWS = '{"round": 1, "accuracy": 0.1}\n{"round": 2, "accuracy": 0.1, "R": null, "measured/x": 1}\n'
+ONES, COUNTS = np.ones((1, 4)), np.ones((3, 2), int)
 
 
 @pytest.mark.parametrize(
@@ -477,21 +404,15 @@ ONE, TWO = '{"round": 1, "accuracy": 0.1}', '{"round": 2, "accuracy": 0.1, "R": 
         ("config.json", "{", "not valid JSON"),
         ("config.json", None, ""),
         ("only/seed0/metrics.jsonl", "{}\n", "line 1: round"),
-        ("only/seed0/metrics.jsonl", "\n", "line 1: not valid JSON"),
         ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n', "line 1: not valid JSON"),
         ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n', "NaN is not a number"),
-        ("only/seed0/metrics.jsonl", f"{ONE}\n{TWO}\n", "R is in only one of the rows of rounds 1 and 2"),
+        ("only/seed0/metrics.jsonl", ROWS, "R is in only one of the rows of rounds 1 and 2"),
         ("only/seed0/clients.npz", "no zip", ""),
-        ("only/seed0/spectra.npz", "", ""),
-        ("only/seed0/spectra.npz", {"round": [1], "server": np.ones((1, 4)), "local": np.ones((1, 5))}, "shape (1, 5)"),
-        ("only/seed1/spectra.npz", {"round": [1], "server": np.ones((1, 5)), "local": np.ones((1, 5))}, "5 features"),
-        ("only/seed0/clients.npz", {"round": [2, 1], "task_loss": np.ones((2, 3)), "steps": np.ones((2, 3))}, ""),
-        ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": np.ones((1, 3))}, "task_loss among them"),
-        (
-            "only/seed0/partition.npz",
-            {"class_counts": np.ones((3, 2), int), "domain_counts": np.ones((3, 2), int)},
-            "no array 'domain_names'",
-        ),
+        ("only/seed0/spectra.npz", dict(round=[1], server=ONES, local=ONES[:, 1:]), "has shape (1, 3)"),
+        ("only/seed1/spectra.npz", dict(round=[1], server=ONES[:, 1:], local=ONES[:, 1:]), "3 features"),
+        ("only/seed0/clients.npz", dict(round=[2, 1], task_loss=np.ones((2, 3))), ""),
+        ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": ONES}, "task_loss among them"),
+        ("only/seed0/partition.npz", dict(class_counts=COUNTS, domain_counts=COUNTS), "no array 'domain_names'"),
         ("config.json", '{"rounds": 1e999}', "rounds"),
         ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}', "paper"),
         ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81, "81 levels"),
@@ -514,11 +435,8 @@ def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content, w
 
 
 @pytest.mark.slow
-def test_command_line_rewrites_reports_and_names_bad_folders(study, page, tmp_path):
+def test_another_process_writes_the_same_page(study, page):
     (study / "report.html").unlink()
-    command = [sys.executable, "-m", "fedjax_collapse.command", "report", str(tmp_path / "none"), str(study)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
-    assert done.returncode == 2
-    assert done.stderr == f"error: {tmp_path / 'none'}: no such folder; expected the folder of a study or of a run\n"
-    assert "Significant dimensions" in done.stdout and EFFECTIVE_RANK.heading in done.stdout
-    assert (study / "report.html").read_text(encoding="utf-8") == page
+    command = [sys.executable, "-m", "fedjax_collapse.command", "report", "."]
+    done = subprocess.run(command, cwd=study, capture_output=True, text=True, encoding="utf-8", check=True)
+    assert "Significant dimensions" in done.stdout and (study / "report.html").read_text(encoding="utf-8") == page

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.results import page
-from experiments.results.export import TABLES, results_of
-from experiments.results.page import write_report
-from experiments.results.reading import read_study
-from experiments.results.tables.seconds import seconds_per_round
-from test_report import make_study, rewrite_rows
+from study_files import configure, rewrite
+from test_report import make_study
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse import UserError
+from fedjax_collapse.results import final_table, load, page, write_report
+from fedjax_collapse.results.plot.partition import partition_table
+from fedjax_collapse.results.tables import means_frame, seeds_frame, target_table, timing_table
+from fedjax_collapse.results.writing import csv_text
 
 FILES = (
     "config.json", "provenance.json", "summary.json", "only/seed0/summary.json", "only/seed0/metrics.jsonl",
@@ -27,7 +27,7 @@ FILES = (
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to itself", "socket"])
 def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
-    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=2, features=4)
+    study = small_study(tmp_path / "s", seeds=1)
     monkeypatch.chdir(study)  # the path of a socket is short
     make = {
         "pipe": os.mkfifo,
@@ -36,19 +36,20 @@ def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
         "link to itself": lambda path: os.symlink(os.path.basename(path), path),
         "socket": lambda path: socket.socket(socket.AF_UNIX).bind(path),
     }
+
+    def read():
+        return [(run.clients, run.spectra, run.partition) for run in load(".").runs]
+
     for name in FILES:
         content = Path(name).read_bytes()
         Path(name).unlink()
         make[kind](name)
-        if kind != "link to itself":
-            with pytest.raises(UserError, match=rf"^{name}: "):
-                read_study(".")
-        else:  # which is like none
-            with contextlib.suppress(UserError):
-                read_study(".")
+        is_like_none = kind == "link to itself"
+        with contextlib.suppress(UserError) if is_like_none else pytest.raises(UserError, match=rf"^{name}: "):
+            read()
         os.rmdir(name) if kind == "folder" else os.unlink(name)
         Path(name).write_bytes(content)
-    read_study(".")
+    read()
 
 
 OTHERS = (None, True, -1, 10**400, 1e308, "text", "$x^{\n<b>", [], [[1]], ["a"], {}, {"a": {"b": []}})
@@ -110,10 +111,9 @@ def fuzz(folder: Path, names, make, values=OTHERS) -> set[str]:
 def small_study(path: Path, seeds=2) -> Path:
     """With a sweep, a paper, epochs, domains, and what every start leaves."""
     study = make_study(path, arms=("only",), seeds=seeds, rounds=2, clients=3, classes=2, features=4)
-    config = json.loads((study / "config.json").read_text())
-    config |= {"settings": {}, "means": {}, "sweep": {"training.epochs": [1, 5]}, "stop_at_accuracy": 0.0}
     paper = {"source": "X", "comparable": False, "why": "small", "metric": "accuracy", "values": {"only": 50.0}}
-    (study / "config.json").write_text(json.dumps(config | {"paper": paper}))
+    own = {"settings": {}, "means": {}, "sweep": {"training.epochs": [1, 5]}, "stop_at_accuracy": 0.0, "title": "T"}
+    configure(study, paper=paper, **own)
     start = {"devices": ["cpu:0"], "layouts": {"only": "one"}, "convolutions": {"only": {"shifted": 2}}}
     start |= {"sha256": {"only": {"seed0": {"data": "a", "partition": "b"}}}, "cores": 2}
     (study / "provenance.json").write_text(json.dumps({"starts": [start, start]}))
@@ -122,22 +122,18 @@ def small_study(path: Path, seeds=2) -> Path:
     np.savez(run / "clients.npz", round=[1, 2], task_loss=np.ones((2, 3)), steps=np.ones((2, 3), int), **logged)
     domains = {"domain_counts": np.ones((3, 2), int), "domain_names": np.array(["x", "y"])}
     np.savez(run / "partition.npz", class_counts=np.ones((3, 2), int), class_names=np.array(["a", "b"]), **domains)
-    (study / "summary.json").write_text(
-        json.dumps({"only": {"accuracy": {"mean": 0.5, "std": None, "n": 1, "of": "x"}}})
-    )
+    (study / "summary.json").write_text(json.dumps({"only": {"failed": {"seed1": "a line"}}}))
     return study
 
 
-def test_files_of_other_content_are_tabulated_or_refused(tmp_path):
+def test_files_of_other_content_are_tabulated_or_refused(tmp_path, monkeypatch):
     """Whatever is changed in them: every value of JSON, every array."""
+    monkeypatch.setattr(page, "plots_of", lambda *_, **options: ())
 
     def tables(folder):
-        studies = {"s": read_study(folder).with_unfinished()}
-        results = results_of(studies, "only", "only")
-        page.pivots(studies["s"]), page.missing_results(studies["s"]), page.description(studies["s"])
-        page.several_layouts(studies["s"].starts), page.environment(studies["s"].starts)
-        for kind in TABLES.values():
-            kind(results, studies)
+        study = load(folder).with_unfinished()
+        page.render(study), timing_table(study), partition_table(study), means_frame(study)
+        target_table(study, study.base), csv_text(seeds_frame(study))
 
     assert fuzz(small_study(tmp_path / "s"), FILES, tables) == {"made", "refused"}
 
@@ -151,37 +147,41 @@ def test_files_of_other_content_are_drawn_or_refused(tmp_path, name):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [1e308, -1e99, 0.0, 1e-320])
+@pytest.mark.parametrize("value", [1e308, -1e99, 0.0, 1e-320, None])
 def test_numbers_of_any_size_are_drawn(tmp_path, value):
-    """What is larger than an axis can be counts as not finite."""
+    """What is larger than an axis can be counts as not finite; where all is null, no numbers have a column."""
     study = small_study(tmp_path / "s", seeds=1)
     run = study / "only" / "seed0"
-    rewrite_rows(
-        run / "metrics.jsonl", lambda rows: [dict.fromkeys(row, value) | {"round": row["round"]} for row in rows]
-    )
+    rewrite(run / "metrics.jsonl", lambda row, _: dict.fromkeys(row, value) | {"round": row["round"]})
+    if value is None:
+        value = np.nan
+        np.savez(run / "partition.npz", class_counts=np.zeros((3, 2), int))
+        assert [*load(study).frame.dropna(axis=1)] == ["setting", "arm", "seed", "round"]
+        assert final_table(load(study)).rows[0] == ["Arm", "Accuracy (%)", "Seeds"]
     np.savez(run / "spectra.npz", round=[1, 2], server=np.full((2, 4), value), local=np.full((2, 4), value))
     arrays = dict(np.load(run / "clients.npz"))
     np.savez(run / "clients.npz", **{n: a if n == "round" else np.full(a.shape, value) for n, a in arrays.items()})
-    features = dict(
-        features=np.ones((1, 5, 3)), labels=[[0, 1, 0, 1, 1]], clients=[[0]], local_features=np.ones((1, 1, 5, 3))
-    )
-    arrays = {f"features/{name}": np.array(of) for name, of in features.items()}
-    arrays["features/features"][0, 0, 0] = value
-    np.savez(run / "measurements.npz", round=[1], **arrays)
+    features = np.ones((1, 5, 3))
+    features[0, 0, 0] = value
+    arrays = dict(features=features, labels=[[0, 1, 0, 1, 1]], clients=[[0]], local_features=np.ones((1, 1, 5, 3)))
+    np.savez(run / "measurements.npz", round=[1], **{f"features/{name}": of for name, of in arrays.items()})
     assert write_report(study).is_file()
 
 
-def test_a_damaged_row_of_timing_is_left_out_with_a_note(tmp_path):
-    """Its seconds alone: those of other rounds stay what they are."""
-    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
-    file = study / "only" / "seed0" / "timing.jsonl"
-    rewrite_rows(file, lambda rows: [row | {"train": 1.0 + row["round"]} for row in rows])
-    (per_round,) = seconds_per_round(read_study(study)).values()
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join([*lines[:3], b"\x80" + lines[3][1:], *lines[4:]]))
-    (note,) = read_study(study).notes
-    assert note.startswith(f"{file}, line 4: not valid JSON") and note.endswith("; its seconds are left out.")
-    assert [row["round"] for row in read_study(study).runs[0].timing] == [1, 2, 3, 5, 6]
-    (without,) = seconds_per_round(read_study(study)).values()
-    assert (per_round["mean"], without["mean"]) == (5.0, np.median([3, 4, 6, 7]))
-    assert "line 4: not valid JSON" in write_report(study).read_text(encoding="utf-8")
+def test_damaged_rows(tmp_path):
+    """Of timing one is left out, with a note; of metrics a last line cut short, and the first of two for a round."""
+    folder = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
+    metrics, timing = (folder / "only" / "seed0" / f"{name}.jsonl" for name in ("metrics", "timing"))
+    rewrite(timing, lambda row, _: row | {"train": 1.0 + row["round"]})
+    (whole,) = load(folder).runs
+    lines = timing.read_bytes().splitlines(keepends=True)
+    timing.write_bytes(b"".join([*lines[:3], b"\x80" + lines[3][1:], *lines[4:]]))
+    again = json.dumps(whole.metrics[1] | {"accuracy": 0.25, "train/feddecorr/correlation": None})
+    metrics.write_text(f'{metrics.read_text()}{again}\n{{"round": 7, "accur')
+    study = load(folder)
+    ((note,),) = (run.notes for run in study.runs)
+    assert note.startswith(f"{timing}, line 4: not valid JSON") and note.endswith("; its seconds are left out.")
+    assert "line 4: not valid JSON" in write_report(folder).read_text(encoding="utf-8")
+    assert study.timing["round"].tolist() == [1, 2, 3, 5, 6]
+    assert (whole.seconds_per_round, study.runs[0].seconds_per_round) == (5.0, np.median([3, 4, 6, 7]))
+    assert study.frame["round"].tolist() == [1, 2, 3, 4, 5, 6] and study.frame["accuracy"][1] == 0.25

@@ -1,26 +1,24 @@
 """The report of a study is made again only if something that it is made from has changed."""
 
-import json
 import shutil
 from types import SimpleNamespace
 
 import pytest
-from experiments.results import page, up_to_date
-from experiments.results.reading import read_config
-from experiments.results.tables.best import best_in
-from test_export import make_cells
-from test_report import rewrite_rows
+from study_files import configure, unfinish, write_cells
 
+from experiments.commands import report
 from experiments.study.progress.console import Console
 from experiments.study.resuming import done_runs
 from experiments.study.summaries import finish
 from fedjax_collapse.config.cells import RunName
+from fedjax_collapse.results import page, up_to_date
+from fedjax_collapse.results.reading import read_config
 
 
 @pytest.fixture
 def finished(tmp_path, unrendered, monkeypatch, capsys):
     """A finished study, and a function that ends it again and returns whether its report was made."""
-    folder, made, render = make_cells(tmp_path / "s"), [], page.render
+    folder, made, render = write_cells(tmp_path / "s"), [], page.render
     monkeypatch.setattr(page, "render", lambda study, *shown: made.append(study) or render(study, *shown))
 
     def finish_again():
@@ -43,11 +41,6 @@ def test_a_report_of_the_same_files_is_left_as_it_is(finished):
     assert {"report.html", "report/a 1/accuracy.csv", "report/accuracy.csv"} <= times.keys()
 
 
-def _change_config(folder, **values):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -56,12 +49,16 @@ def _change_config(folder, **values):
         lambda folder: (folder / "report" / "accuracy.csv").unlink(),
         lambda folder: (folder / "report" / "b" / "accuracy.csv").write_text("damaged"),
         lambda folder: (folder / "report" / "made_from.json").write_text("{"),
-        lambda folder: _change_config(folder, seeds=[0, 1, 2]),
-        lambda folder: _change_config(folder, means={"all": ["a 1", "b"]}),
+        lambda folder: configure(folder, seeds=[0, 1, 2]),
+        lambda folder: configure(folder, means={"all": ["a 1", "b"]}),
         lambda folder: shutil.copytree(folder / "b" / "base" / "seed0", folder / "b" / "base" / "seed2"),
         lambda folder: (folder / "b" / "base" / "seed0" / "partition.npz").unlink(),
-        lambda folder: rewrite_rows(folder / "b" / "base" / "seed1" / "metrics.jsonl", lambda rows: rows[:1]),
+        lambda folder: unfinish(folder, "b/base/seed1"),
         lambda folder: (folder / "provenance.json").write_text("{}"),
+        lambda folder: report.main([str(folder), "--arms=base"]),
+        lambda folder: (file := folder / "report" / "made_from.json").write_text(
+            file.read_text().replace(up_to_date.code(), "other code")
+        ),
     ],
 )
 def test_whatever_changes_the_report_makes_it_again(finished, change):
@@ -69,32 +66,6 @@ def test_whatever_changes_the_report_makes_it_again(finished, change):
     change(folder)
     assert finish_again() and (folder / "report" / "accuracy.csv").exists()
     assert not finish_again()
-
-
-def test_a_restart_prints_the_same_in_bold(tmp_path, unrendered, monkeypatch):
-    folder, printed = make_cells(tmp_path / "s", settings=()), []
-    monkeypatch.setattr(Console, "print_table", lambda self, summary, *_: printed.append(best_in(summary)))
-    for _ in range(2):
-        assert finish(folder, read_config(folder), Console()) == []
-    first, again = printed
-    assert again == first and any("accuracy" in names for names in first.values())
-
-
-def test_other_code_makes_the_report_again(finished, monkeypatch):
-    _, finish_again = finished
-    monkeypatch.setattr(up_to_date, "code", lambda: "another version")
-    assert finish_again() and not finish_again()
-
-
-def test_a_report_with_unfinished_runs_apart_is_replaced(finished, capsys):
-    from experiments.commands import report
-
-    folder, finish_again = finished
-    (folder / "b" / "base" / "seed0" / "summary.json").unlink()
-    assert finish_again()
-    assert report.main([str(folder), "--unfinished"]) == 0
-    capsys.readouterr()
-    assert finish_again() and not finish_again()
 
 
 def test_runs_without_anything_to_do(finished):

@@ -51,10 +51,12 @@ def _after_the_last_round(study: Results) -> "pd.DataFrame":
         arm = study.arms_in.get(cell.setting, {}).get(cell.arm) or Arm({}, cell.arm, {})
         swept = {axis: _plain(arm.values.get(axis)) for axis in study.axes}
         own = [name for name in settings_of(study.config) if study.of_cell(cell)[0].name.startswith(f"{name}/")]
-        labels = {"setting": cell.setting} if study.has_settings else {}
-        rows.append(labels | {"arm": cell.arm, "declared": " ".join([*own[:1], arm.declared])} | swept)
+        of_setting = {"setting": cell.setting} if study.has_settings else {}
+        rows.append(of_setting | {"arm": cell.arm, "declared": " ".join([*own[:1], arm.declared])} | swept)
     moments.columns = [": ".join(names) for names in moments.columns]
-    return pd.concat([pd.DataFrame(rows, dtype=object), moments.reset_index(drop=True)], axis=1)
+    labels = pd.DataFrame(rows, dtype=object)
+    is_swept = labels[study.axes[0]].notna().any()  # in an arm that has results
+    return pd.concat([labels, moments.reset_index(drop=True)], axis=1) if is_swept else pd.DataFrame()
 
 
 @draws(_after_the_last_round, of_settings=True)
