@@ -38,7 +38,7 @@ class NothingEvaluated(UserError):
     """A folder without results."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """One arm with one seed.
 
@@ -71,6 +71,9 @@ class Run:
     notes: Sequence[str] = ()
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     arrays: Mapping[str, Arrays] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Run({self.cell} seed {self.seed} after round {self.last_round})"
 
     @property
     def cell(self) -> CellName:
@@ -119,7 +122,7 @@ class Run:
         return reading.read_kind(self.folder, kind) if self.folder else self.arrays.get(kind, {})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Results:
     """The results of a study, of which ``of_setting`` and ``select`` return parts.
 
@@ -142,6 +145,9 @@ class Results:
     failed: Mapping[CellName, Sequence[str]] = dataclasses.field(default_factory=dict)
     setting: str | None = None
     first: str = ""
+
+    def __repr__(self) -> str:
+        return f"Results({self.path}: {len(self.runs)} runs of {', '.join(self.arms)})"
 
     @functools.cached_property
     def frame(self) -> "pd.DataFrame":
@@ -231,15 +237,15 @@ class Results:
         """The number of features of each arm that saved spectra.
 
         Raises:
-            UserError: runs of one arm have different numbers, so that their spectra cannot be averaged.
+            UserError: runs of one cell have different numbers, so that their spectra cannot be averaged.
         """
-        first: dict[str, Run] = {}
+        first: dict[CellName, Run] = {}
         for run in (run for run in self.runs if len(run.spectra.get("round", ()))):
-            other = first.setdefault(run.arm, run)
+            other = first.setdefault(run.cell, run)
             features, expected = (of.spectra["server"].shape[1] for of in (run, other))
             if features != expected:
                 raise UserError(f"{run.folder / 'spectra.npz'}: {features} features, {other.folder} has {expected}")
-        return {arm: run.spectra["server"].shape[1] for arm, run in first.items()}
+        return {cell.arm: run.spectra["server"].shape[1] for cell, run in first.items()}
 
     @property
     def headlines(self) -> dict[CellName, str]:

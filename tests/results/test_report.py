@@ -43,7 +43,6 @@ def make_study(path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=1
 
 def _make_run(folder, rng, strength, rounds, clients, classes, features):
     time = np.arange(1, rounds + 1)
-    class_counts = rng.multinomial(144, rng.dirichlet(np.full(classes, 0.3)), clients)
     server = rng.lognormal(0, 0.1, (rounds, 1)) * np.exp(-np.arange(features) * (1 + time[:, None]) / strength / 100)
     server[:, features // 2 :] = 0
     accuracy = 0.3 + 0.2 * strength * (1 - np.exp(-time / 6)) + rng.normal(0, 0.01, rounds)
@@ -57,7 +56,7 @@ def _make_run(folder, rng, strength, rounds, clients, classes, features):
     loss = np.exp(-time[:, None] / rng.uniform(3, 12, clients))
     loss[rng.random((rounds, clients)) < 0.2 * (clients > 2)] = np.nan
     np.savez(folder / "clients.npz", round=time, task_loss=loss, steps=np.where(np.isfinite(loss), 25, 0))
-    np.savez(folder / "partition.npz", class_counts=class_counts)
+    np.savez(folder / "partition.npz", class_counts=rng.multinomial(144, rng.dirichlet([0.3] * classes), clients))
     saved = time[4::5] if rounds >= 5 else time
     np.savez(folder / "spectra.npz", round=saved, server=server[saved - 1], local=server[saved - 1] / 2)
 
@@ -202,9 +201,11 @@ def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_pa
 
 @pytest.mark.usefixtures("unrendered")
 def test_title_of_the_config_and_dead_networks_said_once_for_all_arms(tmp_path):
+    """The networks of settings may have different numbers of features."""
     own = dict(settings={"a": {}, "b": {}}, title="Collapse & <rank>")
-    for setting in ("a", "b"):
+    for setting, spectrum in (("a", np.ones((1, 4))), ("b", np.ones((1, 6)))):
         study = write_arms(tmp_path, {"one": [0.1], "two": [0.1], "three": [0.5]}, setting=setting, **own)
+        np.savez(study / setting / "one" / "seed0" / "spectra.npz", round=[2], server=spectrum, local=spectrum)
     page = render(load(study))["report.html"]
     assert "<title>Collapse &amp; &lt;rank&gt;</title>" in page and "<h1>Collapse &amp; &lt;rank&gt;</h1>" in page
     (note,) = (word for word in Page(page).words if "Dead networks" in word)
@@ -387,10 +388,9 @@ def test_everything_is_escaped(tmp_path):
     failed = {arm: {"failed": {"seed0": "finished since", "seed1": "<script>alert(2)</script> <b>"}}}
     (study / "summary.json").write_text(json.dumps(failed))
     (study / "provenance.json").write_text('{"<b>": ["<script>"]}')
-    html = write_report(study).read_text(encoding="utf-8")
-    parsed = Page(html)
+    tags = Page(html := write_report(study).read_text(encoding="utf-8")).tags
     assert "Failed: &lt;script&gt;alert(2)" in html and "finished since" not in html
-    assert not {"b", "u", "i"} & set(parsed.tags) and parsed.tags.count("script") == 1
+    assert not {"b", "u", "i"} & set(tags) and tags.count("script") == 1
     assert not set("<>&'\"") & set("".join(re.findall(r'href="report/([^"]*)"', html)))
 
 

@@ -35,6 +35,7 @@ def test_a_study_with_a_folder_and_without(federation, network, tmp_path, capsys
         (table,) = difference_tables(study)
         assert table.title.endswith("from fedavg") and table.rows[1][0] == "feddecorr" and table.rows[1][4] == "2"
         assert verdict(study) == verdict(found) != ""
+    assert repr(found) == "Results(.: 4 runs of fedavg, feddecorr)"
     before = tree(tmp_path / "s")
     again = run(federation, network, folder=tmp_path / "s")
     assert tree(tmp_path / "s") == before and again.frame.equals(saved.frame)
