@@ -1,12 +1,14 @@
 """Hashes of the user's code that a run depends on, so that a run is not resumed with different code.
 
 The user's modules are those that belong neither to this project nor to Python and are not installed in
-``site-packages``. The hash covers the file of each module that defines a class or function of the run, and of each user
-module that these import, directly or indirectly. Code in a script or notebook (``__main__``) is hashed definition by
-definition, so that its other lines may change. Imports by computed names are not followed.
+``site-packages``. The hash covers the code of each module that defines a class or function of the run, and of each user
+module that these import, directly or indirectly, without comments, docstrings and layout. Code in a script or notebook
+(``__main__``) is hashed definition by definition, so that its other lines may change. Imports by computed names are not
+followed.
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -21,6 +23,7 @@ from typing import Any
 
 _PROJECT = ("fedjax_collapse", "experiments", "fedjax_collapse_programs")
 _PYTHON = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -145,11 +148,19 @@ def _parsed(path):
         return ast.Module([], [])
 
 
-def _hash_file(path):
+def _hash_file(path: Path) -> str:
+    """Returns the hash of a module's code without comments, docstrings and layout, or of a file that is no Python."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        content = path.read_bytes()
     except OSError as error:
         return type(error).__name__
+    with contextlib.suppress(SyntaxError, ValueError):
+        code = ast.parse(content)
+        for node in ast.walk(code):
+            if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+        content = ast.unparse(code).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _hash_definitions(definitions) -> str:

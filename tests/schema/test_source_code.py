@@ -47,7 +47,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_files_of_all_that_is_imported_at_any_depth(folder):
-    """Also what is imported later; a change of any of them changes one hash, one of another file none."""
+    """Also what is imported later; a change of any of them changes one hash, one of another file none.
+
+    Nor does a change of comments, docstrings or layout.
+    """
     import own_method
 
     algorithm = FedAvg(LocalTraining(task_loss=own_method.function), {"own": own_method.Own()})
@@ -56,7 +59,12 @@ def test_files_of_all_that_is_imported_at_any_depth(folder):
     assert source_hashes([{"x": (own_method.function,)}]) == before == source_hashes(own_method.Own)
     for name in ("unrelated", *OF_OWN):
         path = folder / (f"{name.replace('.', '/')}" + ("/__init__.py" if name == "own_package" else ".py"))
-        path.write_text(path.read_text() + "# changed\n")
+        text = path.read_text()
+        documented = text.replace("    return 0.0", "    'Changed.'\n    return 0.0")
+        for harmless in (f"# changed\n{text}\n", f"'Changed.'\n{text}", documented):
+            path.write_text(harmless)
+            assert source_hashes(algorithm) == before
+        path.write_text(text + "changed = 1\n")
         after = source_hashes(algorithm)
         assert [key for key in after if after[key] != before[key]] == [name] * (name != "unrelated")
         before = after
