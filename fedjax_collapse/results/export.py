@@ -17,7 +17,8 @@ from fedjax_collapse.results.tables import (
     difference_tables,
     final_table,
     means_frame,
-    pivots,
+    pivot,
+    pivot_metrics,
     seeds_frame,
     target_table,
     text_table,
@@ -84,11 +85,10 @@ def tables_of(
         )
     ]
     for name, study in studies.items():
-        first, *others = pivots(study, columns) or [None]
-        is_percent = first is not None and "%" in first.title
-        own = [table for table in others if columns or (table.title.startswith(ACCURACY.heading) and not is_percent)]
-        tables = [*difference_tables(study, base, columns), *filter(None, [first]), *own]
-        paper = paper_of(study.config)
+        paper, by_setting = paper_of(study.config), pivot_metrics(study, columns)
+        if by_setting and not columns:  # the first, and accuracy unless that is one
+            by_setting = [by_setting[0], *([ACCURACY] if by_setting[0].unit != "%" and ACCURACY in by_setting else [])]
+        tables = [*difference_tables(study, base, columns), *(pivot(study, metric, paper) for metric in by_setting)]
         if (arm := target or (paper.target if paper else "")) in study.arms:
             tables.append(target_table(study, arm))
         found += [table._replace(title=f"{name}: {table.title}") for table in tables]
@@ -96,10 +96,13 @@ def tables_of(
 
 
 def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """Saves all figures for which the study has data, those of a setting in a separate folder, and returns the files.
+    """Saves all figures of finished runs, those of a setting in a separate folder, and returns the files.
 
     They are as wide as a column of a paper; those that are wide in the report are narrower than two columns.
     """
+    study = study.finished()
+    if not study.runs:
+        return []
     settings, some = study.settings, study.select(shown_arms(study))
     places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # names on the disk are UTF-8
     drawn = [(folder, plot, study if plot.of_all_arms else some) for plot in OVERVIEW] if len(settings) > 1 else []

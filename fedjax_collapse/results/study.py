@@ -265,6 +265,10 @@ class Results:
         """Describes the progress of a run."""
         return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
 
+    def finished(self) -> "Results":
+        """Returns the results of finished runs."""
+        return dataclasses.replace(self, runs=[run for run in self.runs if run.is_finished])
+
     def with_unfinished(self) -> "Results":
         """Returns the results with unfinished runs as separate arms, whose names include their progress."""
         marked = [

@@ -223,17 +223,21 @@ def _differences(study: Results, cells: list[CellName], base: str, metric: Metri
     return text_table(title, heading, rows, [" ".join(notes)], len(_label_names(study)))
 
 
-def pivots(study: Results, columns: Sequence[Metric] = ()) -> list[Table]:
-    """Returns arms by settings for each metric, by default of all, first the one of the paper's table, or the headline.
+def pivot_metrics(study: Results, columns: Sequence[Metric] = ()) -> list[Metric]:
+    """Returns the metrics of which there are arms by settings: by default all, first the paper's, or the headline.
 
     A study with a paper and without settings has only this one; a study with neither has none.
     """
     paper = paper_of(study.config)
     first = paper.metric if paper else study.score
     if not study.has_settings:
-        return [pivot(study, first, paper)] if paper else []
-    metrics = dict.fromkeys(columns or [first, *columns_of(study)])
-    return [pivot(study, metric, paper) for metric in metrics]
+        return [first] if paper else []
+    return list(dict.fromkeys(columns or [first, *columns_of(study)]))
+
+
+def pivots(study: Results, columns: Sequence[Metric] = ()) -> list[Table]:
+    """Returns arms by settings of each of ``pivot_metrics``."""
+    return [pivot(study, metric, paper_of(study.config)) for metric in pivot_metrics(study, columns)]
 
 
 def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None) -> Table:

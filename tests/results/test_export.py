@@ -14,7 +14,7 @@ from study_files import ARMS, LIKE, PAPER, configure, rewrite, unfinish, write_a
 
 from experiments.commands import report
 from experiments.study.progress.console import Console
-from fedjax_collapse.results import load, tables_of, write_report, write_tables
+from fedjax_collapse.results import export, load, tables_of, write_report, write_tables
 from fedjax_collapse.results.metrics import ACCURACY, SECONDS
 from fedjax_collapse.results.page import missing_results, render
 from fedjax_collapse.results.paper import paper_of
@@ -359,3 +359,19 @@ def test_the_page_has_the_pivots_the_settings_and_the_sweep(cells):
     assert "a 1: decorr strength=1: results of 1 of 2 seeds." in page and "Accuracy (%) of all cells" in page
     ids = re.findall(' id="(.*?)"', page)
     assert len(ids) == len(set(ids)) and {"setting0-sweep", "setting1-sweep", "all-accuracy"} <= set(ids)
+
+
+def test_files_show_the_papers_metric_and_finished_runs(tmp_path, monkeypatch):
+    """Accuracy is a second table only beside a metric that is no accuracy; an unfinished run is in no figure."""
+    paper = dict(source="X", comparable=True, metric="best_accuracy", values={"a 1": {"base": 50.0}, "b": {}})
+    path = write_cells(tmp_path / "s", paper=paper)
+    titles = [table.title for table in tables_of({"s": load(path)})]
+    assert titles[2:] == ["s: Best of all cells"]
+    for file in path.glob("*/base/seed0/summary.json"):
+        file.unlink()
+    drawn = []
+    monkeypatch.setattr(export, "PLOTS", [export.PLOTS[1]._replace(draw=lambda study: drawn.append(study))])
+    monkeypatch.setattr(export, "OVERVIEW", ())
+    assert export.save_figures(load(path), tmp_path, ["svg"]) == []
+    assert [len(study.runs) for study in drawn] == [len(load(path).of_setting(s).finished().runs) for s in ("a 1", "b")]
+    assert all(run.is_finished for study in drawn for run in study.runs)
