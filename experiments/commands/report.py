@@ -27,7 +27,7 @@ from fedjax_collapse.config.cells import names_in
 from fedjax_collapse.config.folder import EXPORT
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results import Results, load, tables
-from fedjax_collapse.results.comparing import dead_notes, verdict
+from fedjax_collapse.results.comparing import verdict
 from fedjax_collapse.results.export import TABLES, save_figures, write_tables
 from fedjax_collapse.results.page import write_report
 from fedjax_collapse.results.plot import headline, save_figure
@@ -93,7 +93,7 @@ def export(folders: Sequence[Path], options: Namespace, console: Console) -> Non
     for study in studies.values():
         if options.target in study.arms:
             console.print_whole(tables.target_table(study, options.target))
-        _tell(study, console)
+        console.note("\n".join(tables.state_notes(study)))
     for kind in filter(TABLES.__contains__, formats):
         for path in write_tables(studies, out, kind, options.base, options.target, columns):
             console.note(f"wrote {path}")
@@ -160,13 +160,6 @@ def _rewrite(folder: Path, options: Namespace, console: Console) -> bool:
     console.note(verdict(study))
     for table in [] if study.has_settings else tables.difference_tables(study, columns=columns):
         console.print_whole(table)
-    _tell(study, console)
+    console.note("\n".join(tables.state_notes(study)))
     console.note(f"wrote {report}")
     return True
-
-
-def _tell(study: Results, console: Console) -> None:
-    """Prints which runs are missing in the tables, and what is damaged."""
-    damaged = (note for run in study.runs for note in run.notes)
-    for note in filter(None, (*dead_notes(study), tables.unfinished_note(study), *damaged)):
-        console.note(note)

@@ -13,12 +13,12 @@ from fedjax_collapse.config.cells import CellName, RunName, cells_of
 from fedjax_collapse.config.folder import REPORT, SUMMARY, run_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
-from fedjax_collapse.results.comparing import dead_notes, verdict
+from fedjax_collapse.results.comparing import verdict
 from fedjax_collapse.results.page import write_report
 from fedjax_collapse.results.reading import read_run_summary
 from fedjax_collapse.results.study import NothingEvaluated, load
 from fedjax_collapse.results.summaries import summarize_seeds
-from fedjax_collapse.results.tables import unfinished_note
+from fedjax_collapse.results.tables import state_notes
 from fedjax_collapse.results.up_to_date import read_made_from, record_made_from, stamps
 from fedjax_collapse.schema.user_code import one_line
 
@@ -35,8 +35,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         with console.wait(f"reading {workdir}"):
             study = load(workdir)
         console.print_table(study)
-        damaged = (note for run in study.runs for note in run.notes)
-        for note in filter(None, (verdict(study), *dead_notes(study), unfinished_note(study), *damaged)):
+        for note in filter(None, (verdict(study), *state_notes(study))):
             console.note(note)
         if read_made_from(workdir).is_current(now):
             console.note(f"report: {workdir / REPORT} (up to date)")

@@ -263,7 +263,11 @@ class Results:
 
     def progress_of(self, run: Run) -> str:
         """Describes the progress of a run."""
-        return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
+        return f"round {run.last_round} of {self._rounds_in[run.setting]}"
+
+    @functools.cached_property
+    def _rounds_in(self) -> dict[str, int]:
+        return {setting: self.of_setting(setting).rounds for setting in self.settings}
 
     def finished(self) -> "Results":
         """Returns the results of finished runs."""

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.config.cells import CellName, means_of, names_in
-from fedjax_collapse.results.comparing import CONFIDENCE, Best, best_of, comparison, of_one_seed, smallest_p, why_none
+from fedjax_collapse.results.comparing import (
+    CONFIDENCE,
+    Best,
+    best_of,
+    comparison,
+    dead_notes,
+    of_one_seed,
+    smallest_p,
+    why_none,
+)
 from fedjax_collapse.results.metrics import (
     ACCURACIES,
     ACCURACY,
@@ -186,6 +195,12 @@ def unfinished_note(study: Results) -> str:
     far = (f"{cell} seed {seed} ({far})" for cell, of in study.unfinished.items() for seed, far in of.items())
     runs = ", ".join(far)
     return f"Unfinished, and not in the tables: {runs}." if runs else ""
+
+
+def state_notes(study: Results) -> list[str]:
+    """Names what is dead, unfinished or damaged."""
+    damaged = (note for run in study.runs for note in run.notes)
+    return [note for note in (*dead_notes(study), unfinished_note(study), *damaged) if note]
 
 
 def difference_tables(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> list[Table]:
