@@ -30,22 +30,22 @@ from experiments.commands import manual
 from experiments.config_files import with_config_found
 from experiments.devices import check_devices, configure_jax
 from experiments.parser import Parser
-from experiments.startup import STOPPED, STOPPING
+from experiments.startup import STOPPED, STOPPING, print_line
 from experiments.study import launch_options
-from experiments.study.failures import RunsFailed
+from experiments.study.failures import RunsFailed, forget_failure
 from experiments.study.parsing import default_workdir, defined_flags, parse
 from experiments.study.preparing import check_privacy
 from experiments.study.processes import hosts
 from experiments.study.processes.lock import only_process_in
 from experiments.study.processes.slurm import submit
-from experiments.study.processes.workers import Work, failures, last_round, train_in_workers
+from experiments.study.processes.workers import train_in_workers
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import check_sinks
 from experiments.study.resolving import resolve
-from experiments.study.resuming import check_resume, done_runs
+from experiments.study.resuming import check_resume, done_runs, set_aside
 from experiments.study.study import run_study
-from experiments.study.summaries import finish, overview
-from fedjax_collapse.config.folder import JOBS
+from experiments.study.summaries import failures_of, finish, overview
+from fedjax_collapse.config.folder import CONFIG, JOBS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.user_code import one_line
 
@@ -66,7 +66,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         with Console().wait("checking the config of every arm and setting"):
             study = resolve(options.config, folder, options.arm, options.seed, options.setting)
         check_sinks(options.log)
-        if options.workers or options.slurm:
+        if (options.workers or options.slurm) and not options.worker:
             check_resume(options.resume, study)
             _check_processes(options, study)
             if options.resume == "never" or len(done_runs(study)) < len(study.runs):
@@ -75,8 +75,8 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         hosts.join(options.distributed, options.distributed_timeout)
         check_devices()
         if should_stop is None:
-            should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
-        finished = run_study(study, should_stop, options.share, options.log, options.resume)
+            should_stop = _or_orphaned(stop_on_signal()) if options.worker else stop_on_signal()
+        finished = run_study(study, should_stop, options.worker, options.log, options.resume)
     except UserError as error:
         return _report_errors(2, error)
     except RunsFailed as error:
@@ -106,33 +106,40 @@ def _help(topic):
 
 def _check_processes(options, study):
     """Raises UserError for options that exclude each other."""
-    if study.config["engine"]["runs"] == "together" or (options.workers and options.slurm):
-        raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
+    if study.config["engine"]["runs"] == "together":
+        raise UserError("--workers and --slurm train runs apart: choose engine.runs=separate")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
 
 
 def _in_processes(options, arguments, study):
-    """Runs a study whose runs are divided among workers, or are Slurm jobs, and returns the exit status."""
+    """Trains a study in workers, here or as jobs, and returns the exit status."""
     check_privacy(study.cells)
-    work = Work([*arguments, f"--workdir={study.folder}", "--workers=0", "--slurm="], study)
-    console = Console()
-    if progress := overview(study.runs, {run.name: last_round(run.folder) for run in study.runs}):
-        console.note(progress)
-    if options.slurm:
-        jobs, have_ended = submit(work, options.slurm)
-        console.note(f"jobs {', '.join(jobs)}, logs in {study.folder}{JOBS}: the last to end writes the report")
-        if not have_ended:
-            return 0
-        if not study.folder.exists():
-            raise UserError(f"no job has started: see their logs in {study.folder}{JOBS}")
-    elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
-        return status
+    arguments = [*arguments, f"--workdir={study.folder}", "--worker", "--resume=auto"]
+    console, logs = Console(), Path(f"{study.folder}{JOBS}")
     with only_process_in(study.folder):
-        unwritten = finish(study.folder, study.config, console)
-    if failed := [*failures(study.runs), *unwritten]:
+        if options.resume == "never":
+            set_aside(study.folder, study.runs)
+        if progress := overview(study.runs, {run.name: run.last_round for run in study.runs}):
+            console.note(progress)
+        for run in study.runs:
+            forget_failure(run.folder)
+        if options.slurm:
+            jobs, have_ended = submit(arguments, options.workers or len(study.runs), options.slurm, logs)
+            console.note(f"jobs {', '.join(jobs)}, logs in {logs}: the last to end writes the report")
+            if not have_ended:
+                return 0
+            if not (study.folder / CONFIG).exists():
+                raise UserError(f"no job has started: see their logs in {logs}")
+            status, lines = 0, []
+        else:
+            status, lines = train_in_workers(arguments, options.workers, stop_on_signal(), len(study.runs))
+        failed = [] if status else [*failures_of(study.runs), *finish(study.folder, study.config, console)]
+    known = {f"error: {line}" for line in failures_of(study.runs)}  # printed at the end
+    _print_lines(line for line in lines if line not in known)
+    if failed:
         raise RunsFailed(failed)
-    return 0
+    return status
 
 
 def _or_orphaned(should_stop):
@@ -143,10 +150,14 @@ def _or_orphaned(should_stop):
 
 def _report_errors(status, *lines):
     """Prints the errors to stderr and returns the exit status."""
+    _print_lines(f"error: {line}" for line in lines)
+    return status
+
+
+def _print_lines(lines):
     for line in lines:
         with contextlib.suppress(OSError):
-            print(f"error: {line}", file=sys.stderr)
-    return status
+            print(line, file=sys.stderr)
 
 
 def stop_on_signal():
@@ -156,8 +167,7 @@ def stop_on_signal():
     def handle(number, frame):
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
-        with contextlib.suppress(OSError):
-            os.write(2, f"{STOPPING}\n".encode())
+        print_line(STOPPING)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)

@@ -1,5 +1,6 @@
 """The first steps of a command, before the imports that take seconds: checks of the environment, and Ctrl-C."""
 
+import contextlib
 import importlib.util
 import io
 import os
@@ -52,6 +53,16 @@ def configure_devices() -> None:
         jax.config.update("jax_num_cpu_devices", num_cores())
 
 
+def print_line(line: str) -> None:
+    """Prints a line to standard error from a handler of signals, on a terminal below the ``^C`` that it shows."""
+    line = "\n" * os.isatty(2) + line
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, RuntimeError):  # the signal has interrupted another line
+        with contextlib.suppress(OSError):
+            os.write(2, f"{line}\n".encode())
+
+
 def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
@@ -66,5 +77,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _end(status: int, line: str) -> None:
     """Ends the process at once: nothing has been written yet, and an import cannot be unwound silently."""
-    os.write(sys.__stderr__.fileno(), f"{line}\n".encode())
+    print_line(line)
     os._exit(status)

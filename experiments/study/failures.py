@@ -12,6 +12,8 @@ from fedjax_collapse.core.records import UserError
 
 _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", errno.EROFS: "Read-only file system"}
 
+_expected: set[Path] = set()  # the run that this worker trains
+
 
 class RunsFailed(Exception):
     """Some runs of a study failed, the others being finished, or its report could not be written.
@@ -43,6 +45,21 @@ def write_failure(run: Path, line: str, error: BaseException | None = None) -> N
             file.write(f"{line}\n\n{trace}".encode(errors="backslashreplace"))
 
 
+def expect_kill(run: Path, name: str) -> None:
+    """Writes a failure that stays if this worker is killed before it calls ``forget_failure``.
+
+    So no other worker tries the run, which may have exhausted the memory.
+    """
+    _expected.add(run)
+    write_failure(run, f"{name}: its process was killed, perhaps because memory was exhausted")
+
+
+def expect_no_kill() -> None:
+    """Forgets what ``expect_kill`` wrote, because the run will be tried again."""
+    for run in list(_expected):
+        forget_failure(run)
+
+
 def read_failure(run: Path) -> str | None:
     """Returns the message of the run's last failure; None if it did not fail."""
     try:
@@ -53,6 +70,7 @@ def read_failure(run: Path) -> str | None:
 
 def forget_failure(run: Path) -> None:
     """Removes the log before the run is tried again."""
+    _expected.discard(run)
     (run / ERROR_LOG).unlink(missing_ok=True)
 
 

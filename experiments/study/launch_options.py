@@ -10,7 +10,7 @@ from experiments.study.parsing import defined_flags
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.schema.options import OpenChoice, in_words, listed
 
-_INTERNAL = "share"  # set by the launcher itself
+_INTERNAL = "worker"  # set by the launcher itself
 
 
 def command_line(docstring: str | None, parents: Sequence[Parser] = (), only: Sequence[str] = ()) -> Parser:

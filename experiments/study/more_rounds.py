@@ -30,7 +30,7 @@ def check_more_rounds(study: StudySpec) -> None:
     known = config_in(study.folder)
     for cell in study.cells if known else ():
         before, now = _rounds_in(known, cell), cell.values["rounds"]
-        done = {last_row(run.folder / METRICS).get("round", 0) for run in _runs_of(study, cell)}
+        done = {run.last_round for run in _runs_of(study, cell)}
         if before < now and any(done) and (reason := _obstacle(cell.values, before, is_over=before in done)):
             raise UserError(
                 f"{cell}: {reason}, so the run in {study.folder} cannot go on to {now} rounds; choose another "

@@ -39,8 +39,8 @@ class Options(NamedTuple):
         log: Also send rows to tensorboard, wandb while the study runs.
         resume: must: only resume; never: start all again, and set earlier runs aside.
         workers: Processes that divide the runs: one for each GPU, or parts of the cores.
-        slurm: A job for each run: partition=gpu,timeout_min=60,...; or local.
-        share: Name of the group of processes; set by --workers.
+        slurm: Workers as jobs, by default one for each run: partition=gpu,timeout_min=60,...; or local.
+        worker: Take the runs that no other process has, one by one; set by --workers and --slurm.
         compilation_cache: Folder of compiled programs; empty for none.
         distributed: Several processes: off, auto, or host:port,processes,process.
         distributed_timeout: Seconds to wait for the other processes.
@@ -55,7 +55,7 @@ class Options(NamedTuple):
     resume: Annotated[str, RESUME] = "auto"
     workers: Natural = 0
     slurm: str = ""
-    share: str = ""
+    worker: bool = False
     compilation_cache: str = str(cache_folder("jax"))
     distributed: str = "off"
     distributed_timeout: Count = 300
@@ -103,7 +103,7 @@ def _parse_flags(config, arguments):
 def defined_flags() -> flags.FlagValues:
     """Returns the launcher's flags, but for ``--config``: the fields of ``Options``."""
     values, meanings, annotations = flags.FlagValues(), described(Options), hints(Options)
-    define = {tuple: flags.DEFINE_list, int: flags.DEFINE_integer}
+    define = {tuple: flags.DEFINE_list, int: flags.DEFINE_integer, bool: flags.DEFINE_boolean}
     for name, default in Options._field_defaults.items():
         if names := listed(annotations[name]):
             flags.DEFINE_enum(name, default, names, meanings[name], flag_values=values)

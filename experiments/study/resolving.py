@@ -8,10 +8,11 @@ from ml_collections import ConfigDict
 
 from experiments.study.parsing import Options
 from fedjax_collapse.config.cells import RunName, arms_of, cells_of, names_in, settings_of
-from fedjax_collapse.config.folder import run_folder
+from fedjax_collapse.config.folder import METRICS, run_folder
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import Cell, check_keys, check_study, resolve_arm
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.rows import last_row
 from fedjax_collapse.results.paper import check_paper
 from fedjax_collapse.schema.names import check_name
 
@@ -26,6 +27,11 @@ class RunSpec(NamedTuple):
     @property
     def name(self) -> RunName:
         return RunName(self.cell.name, self.seed)
+
+    @property
+    def last_round(self) -> int:
+        """The last evaluated round in its folder; 0 before the first."""
+        return last_row(self.folder / METRICS).get("round", 0)
 
     def __str__(self) -> str:
         return str(self.name)

@@ -1,14 +1,22 @@
 """Runs a study: every cell (a setting with an arm) with every seed, in one folder, with a summary and a report."""
 
+import contextlib
 import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
+from experiments.study.failures import (
+    RunsFailed,
+    expect_kill,
+    forget_failure,
+    is_of_the_disk,
+    read_failure,
+    write_failure,
+)
 from experiments.study.groups import Group, Plan, make_groups, train_group
-from experiments.study.more_rounds import reopen
+from experiments.study.more_rounds import is_done, reopen
 from experiments.study.preparing import (
     Examples,
     by_setting,
@@ -20,7 +28,7 @@ from experiments.study.preparing import (
 )
 from experiments.study.processes import hosts
 from experiments.study.processes.claim import claimed
-from experiments.study.processes.lock import one_at_a_time, taken
+from experiments.study.processes.lock import locked, one_at_a_time, only_process_in
 from experiments.study.progress.console import Console
 from experiments.study.progress.sinks import Sinks
 from experiments.study.provenance import provenance, record_start, versions
@@ -45,7 +53,7 @@ class Start(NamedTuple):
     console: Console
     sinks: Sinks
     should_stop: Callable[[], bool]
-    worker_group: str
+    is_worker: bool
     resume: str
     done: set[RunName]  # the runs for which nothing is done
 
@@ -53,7 +61,7 @@ class Start(NamedTuple):
 def run_study(
     study: StudySpec,
     should_stop: Callable[[], bool] = lambda: False,
-    worker_group: str = "",
+    is_worker: bool = False,
     log: Sequence[str] = (),
     resume: str = "auto",
 ) -> bool:
@@ -65,7 +73,8 @@ def run_study(
     Args:
         study: the study.
         should_stop: called between rounds.
-        worker_group: a name under which several processes divide the runs; the last one writes summary and report.
+        is_worker: whether to train, one by one, the runs that no other process has, and to leave summary and report
+            to the parent of the workers, or without a parent to the last of them.
         log: the sinks (``sinks.py``) that also receive the rows.
         resume: one of ``parsing.RESUME``.
 
@@ -85,14 +94,14 @@ def run_study(
         plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
     except _Stopped:
         return False
-    with processes.within_first(claimed(study.folder, study.config, bool(worker_group))) as is_last:
+    with processes.within_first(claimed(study.folder, study.config, is_worker)):
         processes.broadcast_from_first(lambda: reopen(study))
         if len(done) < len(study.runs):
             processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, worker_group, resume, done)
+        start = Start(study, plans, examples, console, sinks, should_stop, is_worker, resume, done)
         failed = []
         console.leave_out(done)
         for setting, runs in by_setting(study.runs).items():
@@ -103,9 +112,7 @@ def run_study(
             if lines is None:
                 return False
             failed += lines
-        failed += processes.broadcast_from_first(
-            lambda: finish(study.folder, study.config, console) if is_last() else []
-        )
+        failed += processes.broadcast_from_first(lambda: _finish(study, console, is_worker))
     if failed:
         raise RunsFailed(failed)
     return True
@@ -168,14 +175,32 @@ def _record_alone(folder, hashes, plans):
         record_start(folder, provenance(hashes, plans))
 
 
+def _finish(study, console, is_worker):
+    """Writes summary and report, of workers the last one without a parent; returns error messages."""
+    if not is_worker:
+        return finish(study.folder, study.config, console)
+    with locked(study.folder) as is_mine:  # otherwise it is the parent's
+        is_last = is_mine and all(map(_is_free, study.runs))
+        return finish(study.folder, study.config, console) if is_last else []
+
+
+def _is_free(run):
+    with locked(run.folder) as is_free:
+        return is_free
+
+
 def _train_setting(start, setting, runs) -> list[str] | None:
     """Returns what ``_train_all`` returns; only ``start`` references the setting's examples afterwards."""
-    groups = _shared_groups if start.worker_group else _all_groups
+    groups = _free_groups if start.is_worker else _all_groups
     return _train_all(groups(start, setting, runs), start)
 
 
-def _all_groups(start, setting, runs) -> list[Group]:
-    """Returns the groups of all runs, and reports their progress unless all are new."""
+def _all_groups(start, setting, runs) -> Iterator[Group]:
+    """Yields the groups of all runs, which are locked until the next one, and reports progress unless all are new.
+
+    Raises:
+        UserError: another process, a worker that has no parent, trains one of them.
+    """
     folder = start.study.folder
     if start.resume == "never":
         processes.broadcast_from_first(lambda: set_aside(folder, runs))
@@ -186,17 +211,22 @@ def _all_groups(start, setting, runs) -> list[Group]:
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     if progress := processes.broadcast_from_first(lambda: overview(runs, first_rounds)):
         start.console.note(progress)
-    return groups
+    for group in groups:
+        with contextlib.ExitStack() as stack:
+            for run in group.runs.values():
+                stack.enter_context(processes.within_first(only_process_in(Path(run.folder))))
+            yield group
 
 
-def _shared_groups(start, setting, runs) -> Iterator[Group]:
-    """Yields a group for each run that no other process has or has had, locked until the next one is requested."""
+def _free_groups(start, setting, runs) -> Iterator[Group]:
+    """Yields a group for each run that no other process has, has trained or has tried, locked until the next one."""
     for run in (run for run in runs if run.name not in start.done):
-        with taken(run.folder, start.worker_group) as is_mine:
-            if is_mine:
-                if start.resume == "never":
-                    set_aside(start.study.folder, [run])
+        with locked(run.folder) as is_mine:
+            if is_mine and not is_done(run) and read_failure(run.folder) is None:
+                expect_kill(run.folder, str(run))
                 yield from make_groups([run], start.plans, start.examples.of(setting))
+            else:
+                start.console.leave_out([run.name])
 
 
 def _train_all(groups, start) -> list[str] | None:
@@ -229,21 +259,30 @@ def _must_stop(should_stop):
 def _train(group, start):
     """Calls ``train_group``; raises RunsFailed, with the names of the runs, for errors, and writes a log for each."""
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
-    processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
+
+    def forget():
+        processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
+
+    if not start.is_worker:
+        forget()
     try:
         with start.sinks.of(folders) as take:
-            return train_group(group, start.console, start.should_stop, take)
+            is_whole = train_group(group, start.console, start.should_stop, take)
     except BaseException as error:  # also from the user's code
         if is_interrupt(error):
             raise
         if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the other processes may not notice it
         if is_of_the_disk(error):
+            forget()
             raise OSError(f"{group}: {one_line(error)}; free some space, then run the same command to resume") from None
         failures = _failures(group, error)
         processes.broadcast_from_first(
             lambda: [write_failure(folder, line, error) for folder, line in failures.items()]
         )
+    else:
+        forget()
+        return is_whole
     first = {line: folder for folder, line in reversed(failures.items())}  # by line, the run whose log is named
     raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 

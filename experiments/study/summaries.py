@@ -10,7 +10,7 @@ from experiments.study.more_rounds import is_done
 from experiments.study.progress.console import Console
 from experiments.study.resolving import RunSpec
 from fedjax_collapse.config.cells import CellName, RunName, cells_of
-from fedjax_collapse.config.folder import REPORT, SUMMARY, run_folder
+from fedjax_collapse.config.folder import ERROR_LOG, REPORT, SUMMARY, run_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.results.comparing import verdict
@@ -65,6 +65,15 @@ def overview(runs: Iterable[RunSpec], first_rounds: Mapping[RunName, int]) -> st
             kinds.setdefault("new", []).append("")
     counts = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())
     return "" if list(kinds) == ["new"] else f"{len(first_rounds)} runs: {'; '.join(counts)}"
+
+
+def failures_of(runs: Iterable[RunSpec]) -> list[str]:
+    """Returns a message for every run without a result."""
+    lines = []
+    for run in (run for run in runs if not is_done(run)):
+        line = read_failure(run.folder)
+        lines.append(f"{line}; log: {run.folder / ERROR_LOG}" if line else f"{run}: not finished; start it again")
+    return lines
 
 
 def summarize(workdir: Path, cells: Iterable[CellName], seeds: tuple[int, ...]) -> dict[CellName, dict[str, Any]]:

@@ -141,13 +141,13 @@ def compile_rounds(spec: RoundSpec, *arguments) -> jax.stages.Compiled:
 
 
 def trace(spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples) -> None:
-    """Traces the rounds of a run, without computing anything, to find whatever does not fit together.
+    """Traces a round of a run, client by client, without computing anything, to find whatever does not fit together.
 
     Raises:
         UserError: a network or a method does not fit the rest.
     """
-    if not spec.layout.client_map.is_compiled:
-        spec = dataclasses.replace(spec, layout=spec.layout._replace(client_map=Chunked(1)))
+    layout = spec.layout._replace(client_map=Chunked(1), max_rounds=1, batch_parts=1)
+    spec = dataclasses.replace(spec, layout=layout, run_map=None)
     _run_rounds_compiled.eval_shape(spec, *_shapes(spec, algorithm, assignment, examples), spec.layout.max_rounds)
 
 

@@ -12,6 +12,7 @@ from fedjax_collapse.nn.lowerings.convolution import Layer, choose_lowering
 from fedjax_collapse.nn.model import Model
 
 
+@functools.lru_cache(maxsize=256)
 def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
     """Returns the network's convolutions in order of use, each with its lowering at that batch size."""
     found = []

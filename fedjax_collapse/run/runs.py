@@ -34,6 +34,7 @@ from fedjax_collapse.schema.options import Count, Fraction, check_fields, check_
 from fedjax_collapse.schema.source_code import source_hashes
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.memory_check import check_memory
+from fedjax_collapse.training.outline import outline_of
 
 Row = Mapping[str, Any]
 ON_NAN = ("stop", "skip_client", "continue")
@@ -213,7 +214,7 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     rule = type(schedule.rule), type(schedule.rule.sampler)
     spec = engine.RoundSpec(model, layout, hardware.run_map, schedule.watch, diverging, rule)
     assignment = Assignment(federation.ownership, schedule.rule)
-    engine.trace(dataclasses.replace(spec, run_map=None), algorithm.enabled(), assignment, federation.train)
+    engine.trace(dataclasses.replace(spec, model=outline_of(model)), algorithm.enabled(), assignment, federation.train)
     check_padding(model, federation.train)
     check_memory(algorithm, model, federation.train)
     return spec

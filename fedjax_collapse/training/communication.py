@@ -39,7 +39,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.jaxprs import dependences, is_literal
-from fedjax_collapse.training.outline import Outline, context_of, shapes_of_known, shapes_of_own
+from fedjax_collapse.training.outline import context_of, outline_of, shapes_of_known, shapes_of_own
 
 MODEL = ("params", "batch_stats")
 _CLIENTS = 2  # in the program of the server, whose reading does not depend on their number
@@ -75,7 +75,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     """
     algorithm.check(model)
     variables = model.variable_shapes()
-    algorithm, model = algorithm.enabled(), Outline(**vars(model), real=model)
+    algorithm, model = algorithm.enabled(), outline_of(model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, _CLIENTS), variables)
     own = shapes_of_own(algorithm, train, state)
     given = {"received": received, "known": shapes_of_known(), "own": own}

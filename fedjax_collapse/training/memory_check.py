@@ -9,7 +9,7 @@ from fedjax_collapse.core.records import Client, Examples, UserError
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import client_memory, local, server
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.outline import Outline
+from fedjax_collapse.training.outline import outline_of
 
 _WEIGHT = 0.01  # of every param
 
@@ -33,7 +33,7 @@ def check_memory(algorithm: FedAvg, model: Model, examples: Examples) -> None:
 
 def changed_memory(algorithm: FedAvg, model: Model, examples: Examples) -> list[str]:
     """Returns the paths, after the methods' names, of memory that a client's round changes though it is not stored."""
-    model = Outline(**vars(model), real=model)
+    model = outline_of(model)
     shapes = model.real.variable_shapes()
     variables = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _WEIGHT, leaf.dtype), shapes)
     received, state = server.init(algorithm, model, variables, 1)

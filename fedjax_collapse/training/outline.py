@@ -19,6 +19,9 @@ class Outline(Model):
 
     real: Model | None = None
 
+    def init(self, key: Key) -> Variables:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.real.variable_shapes())
+
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
         shapes = self.real.initial_shapes()
         return shapes if levels else shapes._replace(levels=())
@@ -43,6 +46,11 @@ class Outline(Model):
         if not train:
             return outputs, variables.batch_stats
         return outputs, jax.tree.map(lambda leaf: leaf + made((), leaf.dtype), variables.batch_stats)
+
+
+def outline_of(model: Model) -> Outline:
+    """Returns the outline of a model."""
+    return Outline(**vars(model), real=model)
 
 
 def shapes_of_known() -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,8 +1,13 @@
-"""What a command prints of warnings."""
+"""What a command prints of warnings, and after Ctrl-C."""
 
+import os
+import pty
+import subprocess
+import sys
 import warnings
 
 from experiments import startup
+from experiments.startup import STOPPING
 
 
 def test_a_warning_about_data_is_one_line(monkeypatch):
@@ -10,3 +15,13 @@ def test_a_warning_about_data_is_one_line(monkeypatch):
     startup.check_packages()
     assert warnings.formatwarning(UserWarning("two are there"), UserWarning, "a.py", 1) == "warning: two are there\n"
     assert warnings.formatwarning("old", DeprecationWarning, "a.py", 1).startswith("a.py:1: DeprecationWarning: old")
+
+
+def test_after_ctrl_c_on_a_terminal_the_message_has_its_own_line():
+    code = (
+        "import os, signal, sys; from experiments.launch import stop_on_signal; should_stop = stop_on_signal();"
+        "sys.stderr.write('half a line'); os.kill(os.getpid(), signal.SIGINT); sys.exit(should_stop())"
+    )
+    terminal, end = pty.openpty()
+    process = subprocess.run([sys.executable, "-c", code], stdin=end, stdout=end, stderr=end)
+    assert process.returncode == 1 and os.read(terminal, 10**4).decode() == f"half a line\r\n{STOPPING}\r\n"

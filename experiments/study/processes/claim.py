@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,24 @@ _OF_A_START = (LOCK, CONFIG)  # prefixes of files that a start may leave if it i
 
 
 @contextlib.contextmanager
-def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -> Iterator[Callable[[], bool]]:
-    """Claims the folder for this config and this process, or several that share it; otherwise leaves it unchanged.
+def claimed(workdir: Path, config: Mapping[str, Any], is_worker: bool = False) -> Iterator[None]:
+    """Claims the folder for this config, and unless it is a worker's for this process; otherwise leaves it unchanged.
 
     The config may have arms, settings, seeds and values of a sweep that the folder's config lacks: these have runs of
-    their own. It may have more rounds, which ``more_rounds.py`` checks. Yields a function that returns whether no other
-    process is left in the folder.
+    their own. It may have more rounds, which ``more_rounds.py`` checks.
     """
     content = json.loads(json.dumps(config))
     with contextlib.ExitStack() as stack:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             _check_free(workdir, content)
-            is_last = stack.enter_context(only_process_in(workdir, is_shared))
+            if not is_worker:
+                stack.enter_context(only_process_in(workdir))
             with one_at_a_time(workdir):
                 write_json(workdir / CONFIG, content)
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
-        yield is_last
+        yield
 
 
 def config_in(workdir: Path) -> dict[str, Any]:

@@ -1,18 +1,16 @@
-"""Submits the runs of a study as Slurm jobs, through submitit: one job per run, which continues after a timeout."""
+"""Submits workers of a study (``workers.py``) as Slurm jobs, through submitit; a job continues after a timeout."""
 
 import contextlib
 import io
 import os
 import signal
-import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.startup import configure_devices
-from experiments.study.processes.workers import Work
-from experiments.study.resolving import RunSpec
+from experiments.study.failures import expect_no_kill
 from fedjax_collapse.command import import_program
-from fedjax_collapse.config.folder import JOBS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.user_code import one_line
 
@@ -22,21 +20,20 @@ _OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_
 
 
 class Job:
-    """The launcher for one run. When its time is over, submitit submits what ``checkpoint`` returns: the same job."""
+    """A worker. When its time is over, submitit submits what ``checkpoint`` returns: the same job."""
 
     def __call__(self, arguments: list[str]) -> None:
         configure_devices()
         exits = _exits_of_submitit()
-        status = import_program("launch").main(
-            [*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: bool(exits)
-        )
+        status = import_program("launch").main(arguments, should_stop=lambda: bool(exits))
         if exits:
             raise exits[0]
         if status:
             raise RuntimeError(f"{' '.join(arguments)}: exit status {status}")
 
     def checkpoint(self, arguments: list[str]) -> Any:
-        return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
+        expect_no_kill()
+        return _submitit().helpers.DelayedSubmission(self, arguments)
 
 
 def _exits_of_submitit() -> list[SystemExit]:
@@ -57,13 +54,15 @@ def _exits_of_submitit() -> list[SystemExit]:
     return exits
 
 
-def submit(work: Work, options: str) -> tuple[list[str], bool]:
-    """Submits one job for each run, as an array; their logs are in ``<workdir>.jobs``.
+def submit(arguments: Sequence[str], count: int, options: str, logs: Path) -> tuple[list[str], bool]:
+    """Submits an array of workers.
 
     Args:
-        work: the study, and the launcher's arguments.
+        arguments: the launcher's, for a worker.
+        count: the number of jobs.
         options: of sbatch, by submitit's names, such as ``partition=gpu,timeout_min=60,array_parallelism=8``; after
             ``local`` those of processes on this machine, which are waited for.
+        logs: the folder of their logs.
 
     Returns:
         The jobs' numbers, and whether they have ended.
@@ -71,28 +70,21 @@ def submit(work: Work, options: str) -> tuple[list[str], bool]:
     Raises:
         UserError: submitit or Slurm is not installed, or an option is unknown.
     """
-    arguments = [[*work.arguments, *_only(run)] for run in work.study.runs]
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # inherited by the jobs, which import this module
     cluster, parameters = _parameters(options)
     submitit = _submitit()
     try:
-        executor = submitit.AutoExecutor(f"{work.study.folder}{JOBS}", cluster=cluster)
+        executor = submitit.AutoExecutor(logs, cluster=cluster)
         executor.update_parameters(**parameters)
         with contextlib.redirect_stderr(io.StringIO()):  # where submitit prints what sbatch says, and raises it, too
-            jobs = executor.map_array(Job(), arguments)
+            jobs = executor.map_array(Job(), [list(arguments)] * count)
     except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:
         raise UserError(f"--slurm={options}: {one_line(error)}") from error
     if cluster == _LOCAL:
         for job in jobs:
             job.wait()
     return [job.job_id for job in jobs], cluster == _LOCAL
-
-
-def _only(run: RunSpec) -> list[str]:
-    """Returns the launcher's arguments that select only this run."""
-    setting = [f"--setting={run.cell.setting}"] if run.cell.setting else []
-    return [*setting, f"--arm={run.cell.arm}", f"--seed={run.seed}"]
 
 
 def _parameters(options):

@@ -11,9 +11,8 @@ import small_studies
 from small_studies import write_config
 
 from experiments import launch
+from experiments.study import failures
 from experiments.study.processes import slurm
-from experiments.study.processes.workers import Work
-from experiments.study.resolving import StudySpec
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -52,11 +51,15 @@ def test_a_job_for_each_run(start, capsys):
     assert Path("study.jobs").is_dir()
 
 
-def test_a_job_whose_time_is_over_is_submitted_again_to_resume():
+def test_a_job_whose_time_is_over_is_submitted_again_to_resume(tmp_path):
+    """Also if it is killed before its run has stopped with a checkpoint."""
     submitit = pytest.importorskip("submitit")
+    failures.expect_kill(tmp_path, "a seed 0")
+    assert failures.read_failure(tmp_path).startswith("a seed 0: its process was killed")
     again = slurm.Job().checkpoint(["--arm=a"])
+    assert failures.read_failure(tmp_path) is None
     assert isinstance(again, submitit.helpers.DelayedSubmission)
-    assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a", "--resume=auto"],)
+    assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a"],)
 
 
 def test_a_run_stops_with_a_checkpoint_before_submitit_ends_the_job(monkeypatch):
@@ -86,7 +89,6 @@ def test_what_is_wrong_is_one_line(start, capsys):
         assert start(f"--slurm={option}") == 2
         error = capsys.readouterr().err
         assert words in error and error.count("\n") == 1
-    assert start("--slurm=local", "--workers=2") == 2
 
 
 def test_submitted_or_rejected_by_slurm(start, tmp_path, monkeypatch, capfd):
@@ -98,6 +100,8 @@ def test_submitted_or_rejected_by_slurm(start, tmp_path, monkeypatch, capfd):
     assert start("--slurm=partition=x") == 0
     printed = capfd.readouterr()
     assert "jobs 7_0, 7_1, logs in " in printed.out and printed.err == ""
+    assert start("--slurm=partition=x", "--workers=1") == 0
+    assert "jobs 7, logs in " in capfd.readouterr().out
     _write_script(tmp_path / "sbatch", "echo no such partition >&2; exit 1")
     assert start("--slurm=partition=x") == 2
     assert capfd.readouterr().err == "error: --slurm=partition=x: no such partition\n"
@@ -111,7 +115,7 @@ def _write_script(path, commands):
 def test_without_submitit(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
-        slurm.submit(Work([], StudySpec({}, Path("study"), (), ())), "local")
+        slurm.submit([], 1, "local", Path("study.jobs"))
 
 
 def test_options_are_submitits():

@@ -21,7 +21,9 @@ from fedjax_collapse import UserError
 from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.engine import rounds
+from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run.simulation import Hardware, simulate_runs
+from fedjax_collapse.training.outline import Outline
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 
@@ -91,7 +93,6 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
         console.start_runs(list(group.runs), 0, 2)
         for (arm, _), run in group.runs.items():
             trained.append(arm)
-            run.folder.mkdir(parents=True)
             row = {"round": 2, "accuracy": 0.5}
             (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
             (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
@@ -184,9 +185,14 @@ def test_a_start_says_where_its_numbers_come_from(monkeypatch, tmp_path):
 
 
 def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
-    """In the check before a study starts; its runs, one after the other, compile what was traced there."""
+    """When its first run starts; the check before that has an outline of the network."""
     traced, run_round = [], rounds._run_round
-    monkeypatch.setattr(rounds, "_run_round", lambda *arguments: traced.append(1) or run_round(*arguments))
+
+    def run(spec, *arguments):
+        traced.append(type(spec.model))
+        return run_round(spec, *arguments)
+
+    monkeypatch.setattr(rounds, "_run_round", run)
     config.arms, config.seeds, config.rounds, config.engine.layout = dict(only=dict()), (0, 1), 1, "chunked"
     config.network = dict(name="mlp", hidden=(4,))
     spec = resolve(config, tmp_path)
@@ -196,4 +202,4 @@ def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
     for group in groups.make_groups(spec.runs, {cell.name: plan}, federations):
         hardware = Hardware(group.client_map, group.run_map)
         simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware)
-    assert len(traced) == 1
+    assert traced == [Outline, Model]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,13 +14,8 @@ from small_studies import write_config
 from unrendered import LAUNCHER
 
 from experiments import launch
-from experiments.startup import STOPPED_EARLY, STOPPING
 from experiments.study.processes import workers
-from experiments.study.processes.lock import holder, only_process_in, taken
-from experiments.study.progress.console import Console
-from experiments.study.resolving import RunSpec, StudySpec
-from fedjax_collapse import UserError
-from fedjax_collapse.config.resolving import Cell
+from experiments.study.processes.lock import locked, only_process_in
 
 pytestmark = pytest.mark.slow
 
@@ -62,9 +58,8 @@ def test_workers_end_as_one_process_does_and_outlive_a_run_that_kills_them(comma
     """It is not taken again, but by a restart; the numbers are those without workers."""
     done = run(command, "--workers=2", "--workdir=study")
     log = Path("study/bad/seed0/error.log").absolute()
-    line = "bad seed 0: its process was ended by SIGKILL; SIGKILL may mean that memory was exhausted"
+    line = "bad seed 0: its process was killed, perhaps because memory was exhausted"
     assert done.returncode == 1 and done.stderr == f"error: {line}; log: {log}\n"
-    assert f"failed: {line}" in done.stdout and "finished, 2 of 3" in done.stdout
     assert "first seed 0  round 4/4  accuracy" in done.stdout and "report: " in done.stdout
     summary = json.loads(Path("study/summary.json").read_text())
     assert [summary[arm]["accuracy"]["n"] for arm in ("first", "bad", "last")] == [1, 0, 1]
@@ -104,32 +99,42 @@ def test_wrong_input_is_one_line_and_status_2(command, capsys):
         assert words in capsys.readouterr().err
 
 
-def test_what_workers_say_is_shown_once_and_not_that_they_were_told_to_stop(capsys):
-    of_workers = workers._Workers(workers.Work([], StudySpec({}, Path("study"), (), ())), [])
-    wrong = "error: training.batch_size 0 is too small"
-    of_workers._read(f"{line}\n" for line in (STOPPING, "a warning", wrong))
-    of_workers._read(f"{line}\n" for line in ("a warning", STOPPED_EARLY))  # it was still importing
-    assert capsys.readouterr().err == "a warning\n" and of_workers.errors == [wrong]
+def test_killed_workers_are_replaced_and_each_line_of_workers_is_printed_once(monkeypatch, tmp_path):
+    launcher = tmp_path / "worker.py"
+    launcher.write_text(
+        "import os, sys\nprint('a warning', file=sys.stderr)\nprint(sys.argv[1:], file=sys.stderr)\n"
+        f"started = open({str(tmp_path / 'started')!r}, 'a')\nstarted.write('x')\nstarted.close()\n"
+        "os.abort() if '--killed' in sys.argv else sys.exit(int(sys.argv[1]))"
+    )
+    monkeypatch.setattr(workers, "_LAUNCHER", str(launcher))
+    for status, expected in (0, 0), (1, 0), (2, 2), (75, 75):
+        (tmp_path / "started").unlink(missing_ok=True)
+        found = workers.train_in_workers([str(status)], 2, lambda: False, num_runs=3)
+        assert found == (expected, ["a warning", f"['{status}']"])
+    (tmp_path / "started").unlink()
+    workers.train_in_workers(["--killed"], 2, lambda: False, num_runs=3)
+    assert (tmp_path / "started").read_text() == "x" * 5  # one for each place, and one for each run
 
 
-def test_each_run_is_one_processs_and_tried_once_by_a_share(tmp_path):
+def test_the_parent_does_not_start_jax(command):
+    """Though it writes the report."""
+    code = "import sys; from experiments import launch; status = launch.main(sys.argv[1:]);"
+    code += "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized(); sys.exit(status)"
+    arguments = [command[-2], "--workers=1", "--workdir=study", "--arm=first"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0 and "report: " in done.stdout, done.stderr
+
+
+def test_a_folder_is_locked_by_one_process_and_removed_if_nothing_was_written(tmp_path):
     run = tmp_path / "run"
-    with taken(run, "mine") as first, taken(run, "yours") as second:
+    with locked(run) as first, locked(run) as second:
         assert first and not second
-    assert holder(run, "mine") == os.getpid() and holder(run, "yours") is None
-    with taken(run, "mine") as again:
-        assert not again
-    with taken(run, "yours") as other:
-        assert other
-
-
-def test_a_shared_folder_keeps_out_those_who_do_not_share(tmp_path):
-    with only_process_in(tmp_path, shared=True) as first_is_last:
-        with only_process_in(tmp_path, shared=True) as second_is_last:
-            assert not second_is_last()
-        with pytest.raises(UserError, match="another process"), only_process_in(tmp_path):
-            pass
-        assert first_is_last()
+    assert not run.exists()
+    run.mkdir()
+    (run / "metrics.jsonl").touch()
+    with locked(run) as again:
+        assert again
+    assert (run / "metrics.jsonl").exists()
 
 
 def test_cores_and_gpus_are_divided(monkeypatch):
@@ -147,28 +152,3 @@ def test_cores_and_gpus_are_divided(monkeypatch):
     shared = workers.places(3)
     assert [place.variables["CUDA_VISIBLE_DEVICES"] for place in shared] == ["4", "6", "4"]
     assert {place.variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in shared} == {"0.375"}
-
-
-def test_the_time_left_is_of_what_processes_do_at_the_same_time(tmp_path, capsys):
-    """By the seconds in the files of the runs; one run is not divided."""
-    cell = Cell("", "only", {"rounds": 10, "evaluate_every": 2, "stop_at_accuracy": 0.0})
-    study = StudySpec({}, tmp_path, (cell,), tuple(RunSpec(cell, seed, tmp_path / f"seed{seed}") for seed in range(3)))
-    progress = workers._Progress(workers.Work([], study), 2, Console())
-
-    def evaluate(seed, round, **seconds):
-        study.runs[seed].folder.mkdir(exist_ok=True)
-        for name, row in ("metrics", {"accuracy": 0.5}), ("timing", seconds):
-            (study.runs[seed].folder / f"{name}.jsonl").write_text(json.dumps({"round": round} | row) + "\n")
-        return progress.show()
-
-    assert evaluate(0, 2, compile=30.0, train=8.0, evaluate=2.0) == 2
-    assert evaluate(0, 8, compile=0.0, train=7.0, evaluate=1.0) == 6  # 4 s each, and the first two are forgotten
-    first, last = capsys.readouterr().out.splitlines()
-    assert first.endswith("left 0:40 (study 1:40)")  # 5 s for each of 8 + 10 + 10 rounds, twice 30 s, in two processes
-    assert last.endswith("left 0:08 (study 1:14)")
-    (study.runs[1].folder).mkdir()
-    for run in study.runs[:2]:
-        (run.folder / "metrics.jsonl").write_text('{"round": 10}\n')
-        (run.folder / "summary.json").write_text("{}")
-    assert evaluate(2, 2, compile=None, train=None, evaluate=None) == 2 + 10 + 2
-    assert capsys.readouterr().out.splitlines()[-1].endswith("left 0:32 (study 0:32)")
