@@ -12,6 +12,7 @@ A config file is code: it is executed, with everything that it imports, with the
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from experiments.study.failures import RunsFailed, forget_failure
 from experiments.study.parsing import default_workdir, defined_flags, parse
 from experiments.study.preparing import check_privacy
 from experiments.study.processes import hosts
+from experiments.study.processes.claim import check_free
 from experiments.study.processes.lock import only_process_in
 from experiments.study.processes.slurm import submit
 from experiments.study.processes.workers import train_in_workers
@@ -76,7 +78,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         check_devices()
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.worker else stop_on_signal()
-        finished = run_study(study, should_stop, options.worker, options.log, options.resume)
+        finished = run_study(study, should_stop, options.worker, options.log, options.resume, options.estimate)
     except UserError as error:
         return _report_errors(2, error)
     except RunsFailed as error:
@@ -110,6 +112,8 @@ def _check_processes(options, study):
         raise UserError("--workers and --slurm train runs apart: choose engine.runs=separate")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
+    if options.estimate:
+        raise UserError("--estimate is of one process: leave out --workers and --slurm")
 
 
 def _in_processes(options, arguments, study):
@@ -118,6 +122,7 @@ def _in_processes(options, arguments, study):
     arguments = [*arguments, f"--workdir={study.folder}", "--worker", "--resume=auto"]
     console, logs = Console(), Path(f"{study.folder}{JOBS}")
     with only_process_in(study.folder):
+        check_free(study.folder, json.loads(json.dumps(study.config)))
         if options.resume == "never":
             set_aside(study.folder, study.runs)
         if progress := overview(study.runs, {run.name: run.last_round for run in study.runs}):

@@ -38,6 +38,7 @@ class Options(NamedTuple):
         seed: Only these seeds of the config.
         log: Also send rows to tensorboard, wandb while the study runs.
         resume: must: only resume; never: start all again, and set earlier runs aside.
+        estimate: Train two rounds of every arm, print the hours of the study, and stop; without it, continue.
         workers: Processes that divide the runs: one for each GPU, or parts of the cores.
         slurm: Workers as jobs, by default one for each run: partition=gpu,timeout_min=60,...; or local.
         worker: Take the runs that no other process has, one by one; set by --workers and --slurm.
@@ -53,6 +54,7 @@ class Options(NamedTuple):
     seed: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
     resume: Annotated[str, RESUME] = "auto"
+    estimate: bool = False
     workers: Natural = 0
     slurm: str = ""
     worker: bool = False

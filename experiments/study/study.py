@@ -30,6 +30,7 @@ from experiments.study.processes import hosts
 from experiments.study.processes.claim import claimed
 from experiments.study.processes.lock import locked, one_at_a_time, only_process_in
 from experiments.study.progress.console import Console
+from experiments.study.progress.eta import hours
 from experiments.study.progress.sinks import Sinks
 from experiments.study.provenance import provenance, record_start, versions
 from experiments.study.resolving import StudySpec
@@ -43,6 +44,8 @@ from fedjax_collapse.run.checkpoint import check_folder
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
 
+_ESTIMATED = 2  # rounds by which hours are estimated
+
 
 class Start(NamedTuple):
     """One start of a study: everything that its settings have in common."""
@@ -55,6 +58,7 @@ class Start(NamedTuple):
     should_stop: Callable[[], bool]
     is_worker: bool
     resume: str
+    is_estimate: bool
     done: set[RunName]  # the runs for which nothing is done
 
 
@@ -64,6 +68,7 @@ def run_study(
     is_worker: bool = False,
     log: Sequence[str] = (),
     resume: str = "auto",
+    is_estimate: bool = False,
 ) -> bool:
     """Trains the runs that are not done yet, then writes summary and report; returns False if it was stopped.
 
@@ -77,6 +82,8 @@ def run_study(
             to the parent of the workers, or without a parent to the last of them.
         log: the sinks (``sinks.py``) that also receive the rows.
         resume: one of ``parsing.RESUME``.
+        is_estimate: whether to train only the first two rounds of each cell, in its first run, or as many as there are
+            until an evaluation, and then to print the hours that the study takes.
 
     Raises:
         UserError: the config is invalid, or the folder belongs to another one, or has runs of other data or code.
@@ -101,7 +108,7 @@ def run_study(
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, is_worker, resume, done)
+        start = Start(study, plans, examples, console, sinks, should_stop, is_worker, resume, is_estimate, done)
         failed = []
         console.leave_out(done)
         for setting, runs in by_setting(study.runs).items():
@@ -112,7 +119,10 @@ def run_study(
             if lines is None:
                 return False
             failed += lines
-        failed += processes.broadcast_from_first(lambda: _finish(study, console, is_worker))
+        if is_estimate:
+            console.print_rows(hours(study.runs, console.pace))
+        else:
+            failed += processes.broadcast_from_first(lambda: _finish(study, console, is_worker))
     if failed:
         raise RunsFailed(failed)
     return True
@@ -211,11 +221,21 @@ def _all_groups(start, setting, runs) -> Iterator[Group]:
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     if progress := processes.broadcast_from_first(lambda: overview(runs, first_rounds)):
         start.console.note(progress)
-    for group in groups:
+    for group in _first_of_cells(groups) if start.is_estimate else groups:
         with contextlib.ExitStack() as stack:
             for run in group.runs.values():
                 stack.enter_context(processes.within_first(only_process_in(Path(run.folder))))
             yield group
+
+
+def _first_of_cells(groups):
+    """Yields the groups that have the first run of a cell."""
+    seen = set()
+    for group in groups:
+        cells = {name.cell for name in group.runs}
+        if not cells <= seen:
+            yield group
+        seen |= cells
 
 
 def _free_groups(start, setting, runs) -> Iterator[Group]:
@@ -245,7 +265,7 @@ def _train_all(groups, start) -> list[str] | None:
                 console.note(f"failed: {error}")
                 gc.collect()  # frees the failed run's memory on the devices
                 continue
-            if not is_done:
+            if not is_done and not (start.is_estimate and not _must_stop(start.should_stop)):
                 console.note(f"stopped in {group}; run the same command to resume")
                 return None
     return failed
@@ -263,11 +283,15 @@ def _train(group, start):
     def forget():
         processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
 
+    def must_stop():
+        rounds = start.console.round - group.first_round
+        return start.should_stop() or (start.is_estimate and rounds >= _ESTIMATED)
+
     if not start.is_worker:
         forget()
     try:
         with start.sinks.of(folders) as take:
-            is_whole = train_group(group, start.console, start.should_stop, take)
+            is_whole = train_group(group, start.console, must_stop, take)
     except BaseException as error:  # also from the user's code
         if is_interrupt(error):
             raise

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from fedjax_collapse.core.records import UserError
 
@@ -106,22 +106,16 @@ def shared(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def lock(file: IO | int, shared: bool = False, waits: bool = False) -> bool:
+def lock(descriptor: int) -> bool:
     """Locks an open file or folder until it is closed; returns False if another process has it.
-
-    Args:
-        file: the file, or its descriptor.
-        shared: whether others may have it, too, if they share it.
-        waits: whether to wait until it is free.
 
     Raises:
         OSError: files cannot be locked here.
     """
     if fcntl is None:
         raise OSError("this system has no fcntl")
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if waits else fcntl.LOCK_NB)
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -28,7 +28,7 @@ def claimed(workdir: Path, config: Mapping[str, Any], is_worker: bool = False) -
     with contextlib.ExitStack() as stack:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            _check_free(workdir, content)
+            check_free(workdir, content)
             if not is_worker:
                 stack.enter_context(only_process_in(workdir))
             with one_at_a_time(workdir):
@@ -52,7 +52,7 @@ def config_in(workdir: Path) -> dict[str, Any]:
         raise UserError(f"{error}; choose another --workdir") from error
 
 
-def _check_free(workdir, content):
+def check_free(workdir: Path, content: Mapping[str, Any]) -> None:
     """Raises UserError if the folder contains the study of another config, or something else."""
     if known := config_in(workdir):
         there, here = flatten(known), flatten(_without_additions(content, known))
