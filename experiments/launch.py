@@ -78,7 +78,9 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         check_devices()
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.worker else stop_on_signal()
-        finished = run_study(study, should_stop, options.worker, options.log, options.resume, options.estimate)
+        finished = run_study(
+            study, should_stop, options.workers * options.worker, options.log, options.resume, options.estimate
+        )
     except UserError as error:
         return _report_errors(2, error)
     except RunsFailed as error:
@@ -119,7 +121,8 @@ def _check_processes(options, study):
 def _in_processes(options, arguments, study):
     """Trains a study in workers, here or as jobs, and returns the exit status."""
     check_privacy(study.cells)
-    arguments = [*arguments, f"--workdir={study.folder}", "--worker", "--resume=auto"]
+    count = options.workers or len(study.runs)
+    arguments = [*arguments, f"--workdir={study.folder}", "--worker", f"--workers={count}", "--resume=auto"]
     console, logs = Console(), Path(f"{study.folder}{JOBS}")
     with only_process_in(study.folder):
         check_free(study.folder, json.loads(json.dumps(study.config)))
@@ -130,7 +133,7 @@ def _in_processes(options, arguments, study):
         for run in study.runs:
             forget_failure(run.folder)
         if options.slurm:
-            jobs, have_ended = submit(arguments, options.workers or len(study.runs), options.slurm, logs)
+            jobs, have_ended = submit(arguments, count, options.slurm, logs)
             console.note(f"jobs {', '.join(jobs)}, logs in {logs}: the last to end writes the report")
             if not have_ended:
                 return 0
@@ -138,7 +141,7 @@ def _in_processes(options, arguments, study):
                 raise UserError(f"no job has started: see their logs in {logs}")
             status, lines = 0, []
         else:
-            status, lines = train_in_workers(arguments, options.workers, stop_on_signal(), len(study.runs))
+            status, lines = train_in_workers(arguments, count, stop_on_signal(), len(study.runs))
         failed = [] if status else [*failures_of(study.runs), *finish(study.folder, study.config, console)]
     known = {f"error: {line}" for line in failures_of(study.runs)}  # printed at the end
     _print_lines(line for line in lines if line not in known)

@@ -65,7 +65,7 @@ class Start(NamedTuple):
 def run_study(
     study: StudySpec,
     should_stop: Callable[[], bool] = lambda: False,
-    is_worker: bool = False,
+    workers: int = 0,
     log: Sequence[str] = (),
     resume: str = "auto",
     is_estimate: bool = False,
@@ -78,8 +78,8 @@ def run_study(
     Args:
         study: the study.
         should_stop: called between rounds.
-        is_worker: whether to train, one by one, the runs that no other process has, and to leave summary and report
-            to the parent of the workers, or without a parent to the last of them.
+        workers: the number of workers of which this is one; 0 if it trains all runs. A worker trains, one by one, runs
+            that no other process has; summary and report are their parent's, or without a parent the last worker's.
         log: the sinks (``sinks.py``) that also receive the rows.
         resume: one of ``parsing.RESUME``.
         is_estimate: whether to train only the first two rounds of each cell, in its first run, or as many as there are
@@ -94,21 +94,21 @@ def run_study(
         check_folder(run.folder.parent)
     processes.broadcast_from_first(lambda: check_resume(resume, study))
     examples = Examples(study.cells, study.seeds)
-    console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
+    console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream(), workers or 1)
     places = processes.broadcast_from_first(lambda: [] if resume == "never" else done_runs(study))
     done = {study.runs[i].name for i in places}
     try:
         plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
     except _Stopped:
         return False
-    with processes.within_first(claimed(study.folder, study.config, is_worker)):
+    with processes.within_first(claimed(study.folder, study.config, workers > 0)):
         processes.broadcast_from_first(lambda: reopen(study))
         if len(done) < len(study.runs):
             processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, is_worker, resume, is_estimate, done)
+        start = Start(study, plans, examples, console, sinks, should_stop, workers > 0, resume, is_estimate, done)
         failed = []
         console.leave_out(done)
         for setting, runs in by_setting(study.runs).items():
@@ -122,7 +122,7 @@ def run_study(
         if is_estimate:
             console.print_rows(hours(study.runs, console.pace))
         else:
-            failed += processes.broadcast_from_first(lambda: _finish(study, console, is_worker))
+            failed += processes.broadcast_from_first(lambda: _finish(study, console, workers > 0))
     if failed:
         raise RunsFailed(failed)
     return True

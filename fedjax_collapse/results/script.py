@@ -43,7 +43,7 @@ def study(
         seeds: of initial weights, cohorts and batches; a run for each.
         folder: where to write ``<arm>/seed<k>`` of every run, which ``results.load`` and ``fedjax-collapse report``
             read; a second call continues unfinished runs. By default nothing is written.
-        progress: whether each run is shown as one line.
+        progress: whether each run is shown while it is trained.
         **options: of ``simulate``.
 
     Raises:

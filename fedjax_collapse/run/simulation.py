@@ -99,8 +99,8 @@ def simulate(
             else but length and what is observed, have independent cohorts and noise. By default that of the folder,
             which stores it, so that a folder can be moved.
         listener: called with the rows of metrics and timing after every evaluation.
-        progress: whether to show the run on one line, which is updated after every evaluation; default False. Where
-            the standard error is neither a terminal nor a notebook's, every evaluation is a line.
+        progress: whether to show the run, as a bar on a terminal or a line in a notebook, which is updated after every
+            evaluation; default False. Elsewhere, every evaluation is a line on standard error.
         should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.
 

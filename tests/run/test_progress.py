@@ -1,5 +1,6 @@
 """The line that shows a run while it is trained."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -62,18 +63,19 @@ def test_a_score_that_is_no_accuracy_is_no_percentage(network, capsys):
     assert lines(capsys)[1].startswith(f"run: round 1/10, {REGRESSION.metric} -0.1235, ")
 
 
-def test_one_line_on_a_terminal(network, capsys, monkeypatch):
-    """Each text is drawn over the one before; what a listener prints stands above it."""
+def test_a_bar_on_a_terminal(network, capsys, monkeypatch):
+    """A bar is drawn over the one before, and stays; what a listener prints stands above it."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    for stream in (sys.stdout, sys.stderr):
-        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
     with show_progress(Run(None, None, None, Path("study/[a]/seed0")), network, 10) as show:
         show(ROW, TIMING)
         print("above")
     drawn = capsys.readouterr()
-    assert drawn.out == "" and f"\r\x1b[2Kabove\n{SHOWN}" in drawn.err
-    assert "seed0: compiling\r\x1b[2Kseed0: round" in drawn.err
+    assert drawn.out == "" and "\r\x1b[2Kabove\nseed0 " in drawn.err
+    assert "compiling" in drawn.err and f" {SHOWN[19:]}" in drawn.err and drawn.err.endswith("\n\x1b[?25h")
 
 
 @pytest.mark.slow

@@ -26,19 +26,10 @@ from fedjax_collapse.results.metrics import PHASES, number
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.user_code import one_line
 
-Rounds = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # rows of metrics and of timing
-Take = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]
+Row = Mapping[str, Any]
+Take = Callable[[Sequence[Row], Sequence[Row]], None]
 _SECONDS = "30"  # timeout of Weights & Biases when a run begins and when it ends
 _OFFLINE = ("offline", "dryrun", "disabled")
-
-
-class Described(NamedTuple):
-    """A run, as a sink shows it."""
-
-    name: str
-    study: str
-    folder: Path
-    config: Mapping[str, Any]
 
 
 class Sinks(NamedTuple):
@@ -53,24 +44,20 @@ class Sinks(NamedTuple):
     def of(self, runs: Mapping[RunName, Path]) -> Iterator[Take]:
         """Yields a function that takes the rows of metrics and timing of batched runs, given the folder of each."""
         names = self.names if processes.is_first() else ()
-        guarded = [[_Guarded(sink, self._described(*run), self.announce) for sink in names] for run in runs.items()]
+        with contextlib.ExitStack() as opened:
+            sinks = [[opened.enter_context(self._sink(name, *run)) for name in names] for run in runs.items()]
 
-        def take(rows, timings):
-            for sinks, *of_round in zip(guarded, rows, timings, strict=True):
-                for sink in sinks:
-                    sink.add(*of_round)
+            def take(rows, timings):
+                for own, *of_round in zip(sinks, rows, timings, strict=True):
+                    for sink in own:
+                        sink.add(*of_round)
 
-        is_failed = True
-        try:
             yield take
-            is_failed = False
-        finally:
-            for sink in (sink for sinks in guarded for sink in sinks):
-                sink.close(is_failed)
 
-    def _described(self, name, folder):
-        (cell, seed), config = name, self.configs[name[0]]
-        return Described(f"{cell} seed {seed}", self.workdir.name, folder, {**config, "cell": cell, "seed": seed})
+    def _sink(self, name, run, folder):
+        (cell, seed), config = run, self.configs[run[0]]
+        about = dict(name=f"{cell} seed {seed}", group=self.workdir.name, config={**config, "cell": cell, "seed": seed})
+        return _Sink(name, folder, about, self.announce)
 
 
 def check_sinks(names: Iterable[str]) -> None:
@@ -98,10 +85,9 @@ def _log_in():
     except wandb.errors.UsageError:  # no terminal to ask for an account
         is_known = False
     except Exception as error:
-        WeightsAndBiases.is_offline = True
+        WeightsAndBiases.is_offline = is_known = True
         kept = "runs are kept in their folders, from where wandb sync sends them"
         print(f"warning: Weights & Biases do not answer ({one_line(error)}); {kept}", file=sys.stderr)
-        return
     if not is_known:
         raise UserError("--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline to send runs later")
 
@@ -109,28 +95,19 @@ def _log_in():
 class TensorBoard:
     """An event file in ``tensorboard`` in the run's folder, which replaces that of an earlier start."""
 
-    def __init__(self, run: Described, earlier: Rounds) -> None:
+    def __init__(self, folder: Path, _about: Mapping[str, Any]) -> None:
         from tensorboard.summary import Writer
 
-        folder = run.folder / "tensorboard"
-        shutil.rmtree(folder, ignore_errors=True)
-        self._writer = Writer(str(folder))
-        ago = sum(_seconds(timing) for _, timing in earlier)
-        for row, timing in earlier:
-            ago -= _seconds(timing)
-            self._add(row, timing, time.time() - ago)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        self._writer = Writer(str(folder / "tensorboard"))
 
-    def add(self, row: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
-        self._add(row, timing, time.time())
+    def add(self, round: int, numbers: Mapping[str, float], when: float) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, round, wall_time=when)
         self._writer.flush()
 
-    def close(self, is_failed: bool) -> None:
-        del is_failed
+    def close(self, _is_failed: bool) -> None:
         self._writer.close()
-
-    def _add(self, row, timing, when):
-        for name, value in _numbers(row, timing).items():
-            self._writer.add_scalar(name, value, row["round"], wall_time=when)
 
 
 class WeightsAndBiases:
@@ -138,25 +115,26 @@ class WeightsAndBiases:
 
     is_offline = False  # True for the rest of this process after a timeout
 
-    def __init__(self, run: Described, earlier: Rounds) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         import wandb
 
+        identity = folder / "wandb_id"
+        if not identity.exists():
+            identity.write_text(uuid.uuid4().hex[:16], encoding="utf-8")
         mode = os.environ.get("WANDB_MODE", "offline" if WeightsAndBiases.is_offline else "online")
-        about = dict(project=os.environ.get("WANDB_PROJECT", "fedjax_collapse"), group=run.study, name=run.name)
-        about |= dict(id=_identity(run.folder), resume=None if mode in _OFFLINE else "allow", config=dict(run.config))
+        options = dict(id=identity.read_text(encoding="utf-8"), resume=None if mode in _OFFLINE else "allow")
+        options |= dict(project=os.environ.get("WANDB_PROJECT", "fedjax_collapse"), mode=mode, dir=folder)
         settings = wandb.Settings(console="off", silent=True, reinit="create_new")
         try:
-            self._run = wandb.init(**about, mode=mode, dir=run.folder, settings=settings)
+            self._run = wandb.init(**about, **options, settings=settings)
         except Exception:
             WeightsAndBiases.is_offline = True
             raise
         self._first = self._run.step  # the first round that is missing there
-        for row, timing in earlier:
-            self.add(row, timing)
 
-    def add(self, row: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
-        if row["round"] >= self._first:
-            self._run.log(_numbers(row, timing), step=row["round"])
+    def add(self, round: int, numbers: Mapping[str, float], _when: float) -> None:
+        if round >= self._first:
+            self._run.log(numbers, step=round)
 
     def close(self, is_failed: bool) -> None:
         self._run.finish(exit_code=int(is_failed))
@@ -166,25 +144,33 @@ _SINKS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 _NEEDED = {"tensorboard": "tensorboard.summary", "wandb": "wandb.sdk"}
 
 
-class _Guarded:
+class _Sink:
     """A sink of one run, opened with the first row; after an error it gets no more rows."""
 
-    def __init__(self, name: str, run: Described, announce: Callable[[str], None]) -> None:
-        self._name, self._run, self._announce = name, run, announce
-        self._sink: TensorBoard | WeightsAndBiases | None = None
+    def __init__(self, name: str, folder: Path, about: Mapping[str, Any], announce: Callable[[str], None]) -> None:
+        self._name, self._folder, self._about, self._announce = name, folder, about, announce
+        self._opened: TensorBoard | WeightsAndBiases | None = None
         self._is_broken = False
 
-    def add(self, row: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
+    def __enter__(self) -> "_Sink":
+        return self
+
+    def __exit__(self, failure: object, *_details: object) -> None:
+        if self._opened is not None:
+            self._try(self._opened.close, failure is not None)
+
+    def add(self, row: Row, timing: Row) -> None:
         self._try(self._add, row, timing)
 
-    def close(self, is_failed: bool) -> None:
-        if self._sink is not None:
-            self._try(self._sink.close, is_failed)
-
     def _add(self, row, timing):
-        if self._sink is None:
-            self._sink = _SINKS[self._name](self._run, _earlier(self._run.folder, row["round"]))
-        self._sink.add(row, timing)
+        rounds = [(row, timing)]
+        if self._opened is None:
+            self._opened = _SINKS[self._name](self._folder, self._about)
+            rounds = [*_earlier(self._folder, row["round"]), *rounds]
+        when = time.time() - sum(_seconds(of_round) for _, of_round in rounds)
+        for of_metrics, of_timing in rounds:
+            when += _seconds(of_timing)
+            self._opened.add(of_metrics["round"], _numbers(of_metrics, of_timing), when)
 
     def _try(self, do, *arguments):
         if self._is_broken:
@@ -193,9 +179,8 @@ class _Guarded:
             do(*arguments)
         except Exception as error:
             self._is_broken = True
-            self._announce(
-                f"{self._run.name}: nothing more is sent to {self._name} ({one_line(error)}); the run continues"
-            )
+            what = f"nothing more is sent to {self._name} ({one_line(error)}); the run continues"
+            self._announce(f"{self._about['name']}: {what}")
 
 
 def _earlier(folder, round):
@@ -214,13 +199,4 @@ def _numbers(row, timing):
 
 def _seconds(timing):
     """Returns the sum of the seconds in a row of timing."""
-    values = (number(timing.get(phase)) for phase in PHASES)
-    return sum(value for value in values if math.isfinite(value))
-
-
-def _identity(folder):
-    """Returns the identifier of the run at Weights & Biases, the same at each start."""
-    path = folder / "wandb_id"
-    if not path.exists():
-        path.write_text(uuid.uuid4().hex[:16], encoding="utf-8")
-    return path.read_text(encoding="utf-8")
+    return sum(filter(math.isfinite, (number(timing.get(phase)) for phase in PHASES)))

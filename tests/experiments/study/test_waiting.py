@@ -5,6 +5,7 @@ from test_console import Stream
 
 from experiments import waiting
 from experiments.study.progress.console import Console
+from fedjax_collapse.core import terminal
 
 
 @pytest.fixture
@@ -14,33 +15,34 @@ def timers(monkeypatch):
 
     class Timer:
         def __init__(self, seconds, function):
-            assert seconds == waiting.PATIENCE
-            self.ring, self.is_cancelled = function, False
+            assert seconds == terminal.PATIENCE
+            self.ring = function
 
         def start(self):
             started.append(self)
 
         def cancel(self):
-            self.is_cancelled = True
+            self.ring = None
 
-    monkeypatch.setattr(waiting, "Timer", Timer)
+        def join(self):
+            assert self.ring is None  # or it might still show something
+
+    monkeypatch.setattr(terminal, "Timer", Timer)
     return started
 
 
 @pytest.fixture
-def terminal(monkeypatch):
+def screen(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     return Stream(terminal=True)
 
 
-def test_a_short_wait_shows_nothing(timers, terminal):
-    for stream in terminal, Stream():
+def test_a_short_wait_shows_nothing(timers, screen):
+    for stream in screen, Stream():
         with Console(stream=stream).wait("reading 9 runs", 9) as advance:
             advance()
-        assert stream.text() == "" and timers[-1].is_cancelled
-        timers[-1].ring()  # too late
         assert stream.text() == ""
 
 
@@ -53,45 +55,39 @@ def test_a_long_wait_is_one_line_where_there_is_no_terminal(timers):
     assert stream.text() == "reading 9 runs ...\n"
 
 
-def test_a_long_wait_is_a_bar_on_a_terminal_until_it_ends(timers, terminal):
-    console = Console(stream=terminal)
-    with console.wait("reading 9 runs", 9) as advance:
+def test_a_long_wait_is_a_bar_on_a_terminal_until_it_ends(timers, screen):
+    """The number of parts may be known late."""
+    console = Console(stream=screen)
+    with console.wait("reading 9 runs") as advance:
+        timers[0].ring()
+        assert "reading 9 runs" in screen.text() and " 0/? " in screen.text()
         advance()
-        timers[0].ring()
-        assert "reading 9 runs" in terminal.text() and " 1/9 " in terminal.text()
         console.note("a line above it")
-        advance(8)
-    shown = terminal.text()
-    assert " 9/9 " in shown and "a line above it" in shown
-    assert shown.rstrip("\n").endswith("\x1b[2K") and "\x1b[?25h" in shown  # erased, and the cursor is back
+        advance(7, total=9)
+        console.bars.refresh()
+    assert "\x1b[2Ka line above it\n" in screen.text() and " 8/9 " in screen.text()
+    assert screen.text().endswith("\r\x1b[2K\x1b[?25h\r")  # erased, and the cursor is back
 
 
-def test_the_number_of_parts_may_be_known_late(timers, terminal):
-    with Console(stream=terminal).wait("timing the methods") as advance:
-        timers[0].ring()
-        assert "/" not in terminal.text()
-        advance(total=24)
-    assert " 1/24 " in terminal.text()
-
-
-def test_waits_may_be_nested(timers, terminal):
-    console = Console(stream=terminal)
+def test_waits_may_be_nested(timers, screen):
+    console = Console(stream=screen)
     with console.wait("preparing 2 runs", 2) as advance:
         timers[0].ring()
         with console.wait("timing lowerings", 3):
             timers[1].ring()
-            assert "timing lowerings" in terminal.text()
-        before = len(terminal.text())
+            assert "timing lowerings" in screen.text()
+        before = len(screen.text())
         advance()
-    after = terminal.text()[before:]
+        console.bars.refresh()
+    after = screen.text()[before:]
     assert "timing lowerings" not in after and "preparing 2 runs" in after
 
 
-def test_the_bar_of_a_wait_that_fails_is_gone(timers, terminal):
-    with pytest.raises(KeyboardInterrupt), Console(stream=terminal).wait("reading"):
+def test_the_bar_of_a_wait_that_fails_is_gone(timers, screen):
+    with pytest.raises(KeyboardInterrupt), Console(stream=screen).wait("reading"):
         timers[0].ring()
         raise KeyboardInterrupt
-    assert "\x1b[?25h" in terminal.text()
+    assert "\x1b[?25h" in screen.text()
 
 
 def test_by_default_it_is_on_standard_error(timers, capsys):
