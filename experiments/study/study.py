@@ -163,7 +163,7 @@ def _prepared(study, examples, resume, wait, should_stop, done):
 
     number = len(_cells(study.runs))
     check_privacy(_cells(study.runs, done).values())
-    with wait(f"preparing {len(study.runs)} runs: reading data, tracing {number} programs", number) as advance:
+    with wait(f"preparing {len(study.runs)} runs: reading data, checking {number} arms", number) as advance:
         for setting, runs in by_setting(study.runs).items():
             prepare(setting, runs, advance)
     return plans, hashes
