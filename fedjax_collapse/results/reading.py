@@ -105,7 +105,7 @@ def read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], lis
             with _naming(f"{path}, line {count}"):
                 row = _parse(line)
                 check_value("round", row.get("round"), Count)
-                by_round[row["round"]] = {name: _number(name, value) for name, value in row.items()}
+                by_round[row["round"]] = numbers_of(row)
         except UserError as error:
             if not is_timing:
                 raise
@@ -163,13 +163,12 @@ def _depth(value: Any) -> int:
     return 0 if parts is None else 1 + max(map(_depth, parts), default=0)
 
 
-def _number(name: str, value: Any) -> float:
-    """Returns a value of a row as a number, NaN for null; measurements may be anything."""
-    if name == "round":
-        return value
-    if isinstance(value, (str, bool, dict, list)) and not is_measured(name):
-        raise UserError(f"{name} is {json.dumps(value)[:80]}, expected a number or null")
-    return number(value)
+def numbers_of(row: Mapping[str, Any]) -> Row:
+    """Returns the values of a row as numbers, NaN for null; measurements may be anything."""
+    for name, value in row.items():
+        if isinstance(value, (str, bool, dict, list)) and not is_measured(name):
+            raise UserError(f"{name} is {json.dumps(value)[:80]}, expected a number or null")
+    return {name: value if name == "round" else number(value) for name, value in row.items()}
 
 
 def _check_alike(path: Path, rows: Sequence[Row]) -> None:

@@ -149,8 +149,7 @@ def missing_results(study: Results) -> list[str]:
             s: missing_results(study.of_setting(s)) if s in study.settings else ["no results."] for s in study.arms_in
         }
         return [f"{setting}: {note}" for setting, notes in found.items() for note in notes]
-    unfinished = [(cell.arm, seed, far) for cell, of in study.unfinished.items() for seed, far in of.items()]
-    notes = [f"{arm}, seed {seed}: unfinished, {far}; not in the tables." for arm, seed, far in unfinished]
+    notes = [f"{run.arm}, seed {run.seed}: unfinished, {far}; not in the tables." for run, far in study.unfinished]
     notes += [f"Failed: {line}" for lines in study.failed.values() for line in lines]
     num_seeds = len(study.config.get("seeds", ()))
     for arm in dict.fromkeys(cell.arm for cell in study.cells):
