@@ -9,7 +9,7 @@ from fedjax_collapse.core import files
 from fedjax_collapse.results.comparing import dead_notes
 from fedjax_collapse.results.metrics import ACCURACY, Metric
 from fedjax_collapse.results.paper import paper_of
-from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown_arms
+from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown
 from fedjax_collapse.results.plot.drawing import for_column, save_figure
 from fedjax_collapse.results.study import Results
 from fedjax_collapse.results.tables import (
@@ -29,7 +29,8 @@ from fedjax_collapse.results.writing import csv_text, in_latex, in_markdown, lat
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES = ("md", "tex", "csv")
+_WRITERS = {"md": (markdown, in_markdown, "## {}\n"), "tex": (latex, in_latex, "% {}")}
+TABLES = (*_WRITERS, "csv")
 _LABELS = ("Study", "Setting", "Arm")
 
 
@@ -62,7 +63,7 @@ def write_tables(
         texts = {name: csv_text(_together(of)) for name, of in frames.items()}
     else:
         tables = tables_of(studies, base, target, columns)
-        texts = {"results": (_as_markdown if kind == "md" else _as_latex)(tables)}
+        texts = {"results": _text_of(tables, *_WRITERS[kind])}
     paths = [folder / f"{name}.{kind}" for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         with files.shared(path) as file:
@@ -103,16 +104,15 @@ def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Pat
     study = study.finished()
     if not study.runs:
         return []
-    settings, some = study.settings, study.select(shown_arms(study))
-    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # names on the disk are UTF-8
-    drawn = [(folder, plot, study if plot.of_all_arms else some) for plot in OVERVIEW] if len(settings) > 1 else []
-    for setting, place in places.items():
-        parts = {is_all: part.of_setting(setting) for is_all, part in ((True, study), (False, some))}
-        drawn += [(place, plot, parts[plot.of_all_arms]) for plot in PLOTS]
+    settings, some = study.settings, shown(study)
+    drawn = [(folder, plot, study, some) for plot in OVERVIEW] if len(settings) > 1 else []
+    for setting in settings:
+        place = folder / os.fsdecode(setting.encode())  # names on the disk are UTF-8
+        drawn += [(place, plot, study.of_setting(setting), some.of_setting(setting)) for plot in PLOTS]
     paths = []
     with for_column():
-        for place, plot, part in drawn:
-            if (figure := plot.draw(part)) is not None:
+        for place, plot, every, part in drawn:
+            if (figure := plot.draw(every if plot.of_all_arms else part)) is not None:
                 place.mkdir(parents=True, exist_ok=True)
                 paths += [save_figure(figure, place / f"{plot.name}.{kind}", dpi=300) for kind in kinds]
     return paths
@@ -131,16 +131,8 @@ def _together(frames: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
     return frame[[*labels, *frame.columns.drop(labels)]]
 
 
-def _as_markdown(tables: Sequence[Table]) -> str:
-    return _parts(tables, markdown, in_markdown, "## {}\n")
-
-
-def _as_latex(tables: Sequence[Table]) -> str:
-    return "% \\usepackage{booktabs}\n" + _parts(tables, latex, in_latex, "% {}")
-
-
-def _parts(tables: Sequence[Table], write: Callable[[Table], str], escape: Callable[[str], str], title: str) -> str:
-    parts = []
+def _text_of(tables: Sequence[Table], write: Callable[[Table], str], escape: Callable[[str], str], title: str) -> str:
+    parts = ["% \\usepackage{booktabs}"] * (write is latex)
     for table in tables:
         parts += [title.format(escape(table.title))] if table.title else []
         parts += [write(table), *(f"{escape(note)}\n" for note in table.notes)]

@@ -7,35 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.config.cells import CellName, means_of, names_in
-from fedjax_collapse.results.comparing import (
-    CONFIDENCE,
-    Best,
-    best_of,
-    comparison,
-    dead_notes,
-    of_one_seed,
-    why_none,
-)
-from fedjax_collapse.results.metrics import (
-    ACCURACIES,
-    ACCURACY,
-    DEAD_FEATURES,
-    LOCAL_DEAD_FEATURES,
-    MEASURED,
-    OF_OWN_TESTS,
-    OVER_CLIENTS,
-    SCORES,
-    SUMMARISED,
-    TO_TARGET,
-    Metric,
-    R,
-    is_measured,
-    is_privacy,
-    metric_of,
-    number,
-    panels,
-    show_number,
-)
+from fedjax_collapse.results import metrics
+from fedjax_collapse.results.comparing import CONFIDENCE, Best, best_of, comparison, dead_notes, of_one_seed, why_none
+from fedjax_collapse.results.metrics import Metric, is_measured, number, show_number
 from fedjax_collapse.results.paper import Moments, Paper, Published, agreement_note, paper_of, published, published_for
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.summaries import mean_and_std
@@ -93,22 +67,22 @@ def chosen(studies: Sequence[Results], names: str, what: str = "column in --colu
         UserError: a name is unknown to all of the studies.
     """
     known = dict.fromkeys(name for study in studies for run in study.runs for name in run.numbers)
-    short = {name.removeprefix(MEASURED): name for name in known}
+    short = {name.removeprefix(metrics.MEASURED): name for name in known}
     found = [short.get(name, name) for name in names_in(names, {*short, *known})] if names else []
     for name in found:
         check_name(what, name, known)
-    return [*map(metric_of, dict.fromkeys(found))]
+    return [*map(metrics.metric_of, dict.fromkeys(found))]
 
 
 def columns_of(study: Results) -> list[Metric]:
     """Returns the metrics that have a column, including custom measurements: those that have a number in some cell."""
     names = list(study.final)
-    own = map(metric_of, panels([name for name in names if is_measured(name)]))
-    accuracies = ACCURACIES if study.score == ACCURACY else ()
-    ranks = (metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES)
-    of_local = OVER_CLIENTS if OVER_CLIENTS[0].name in names else (R, LOCAL_DEAD_FEATURES)
-    order = [*map(metric_of, filter(is_privacy, names)), *accuracies, *SCORES, *OF_OWN_TESTS, *ranks, DEAD_FEATURES]
-    found = [metric for metric in (*order, *of_local, *own) if _is_shown(study, metric)]
+    own = map(metrics.metric_of, metrics.panels([name for name in names if is_measured(name)]))
+    order = [*map(metrics.metric_of, filter(metrics.is_privacy, names))]
+    order += metrics.ACCURACIES if study.score == metrics.ACCURACY else ()
+    order += metrics.SCORES + metrics.OF_OWN_TESTS + metrics.RANKS + (metrics.DEAD_FEATURES,)
+    order += metrics.OVER_CLIENTS if metrics.OVER_CLIENTS[0].name in names else (metrics.R, metrics.LOCAL_DEAD_FEATURES)
+    found = [metric for metric in (*order, *own) if _is_shown(study, metric)]
     return found if study.score in found else [study.score, *found]
 
 
@@ -164,7 +138,7 @@ def accuracy_note(study: Results) -> str:
         named.setdefault(kinds[cell], {})[cell.arm if len(meanings[cell.arm]) == 1 else str(cell)] = None
     known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
-    if study.score != ACCURACY:
+    if study.score != metrics.ACCURACY:
         return f"{study.score.quantity.capitalize()}: the headline, {of}after the last round."
     return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
 
@@ -172,7 +146,7 @@ def accuracy_note(study: Results) -> str:
 def local_note(study: Results) -> str:
     """Explains which local models R and the local effective rank are of, as recorded."""
     whose = sorted({run.local for run in study.runs if run.local})
-    is_over_clients = any(OVER_CLIENTS[0].name in run.numbers for run in study.runs)
+    is_over_clients = any(metrics.OVER_CLIENTS[0].name in run.numbers for run in study.runs)
     over = ": the mean over them, the lowest and the highest of them, each a mean over seeds" * is_over_clients
     return f"R and all else that is local: of {'; of '.join(whose)}{over}." if whose else ""
 
@@ -250,7 +224,7 @@ def pivots(study: Results, columns: Sequence[Metric] = ()) -> list[Table]:
     return [pivot(study, metric, paper_of(study.config)) for metric in pivot_metrics(study, columns)]
 
 
-def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None) -> Table:
+def pivot(study: Results, metric: Metric = metrics.ACCURACY, paper: Paper | None = None) -> Table:
     """Returns mean ± standard deviation (number of seeds) of the metric for each arm and setting.
 
     Further columns are those of the config's ``means``, each a mean over settings, all of which must have the arm, and
@@ -262,16 +236,15 @@ def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None)
     columns = {setting: (setting, metric.name) for setting in settings}
     columns |= {name: place for name, place in paper.columns.items() if place[0] in settings} if paper else {}
     means = means_of(study.config)
-    best = {key: best_of(study, metric_of(key)) for key in {key for _, key in columns.values()}}
+    best = {key: best_of(study, metrics.metric_of(key)) for key in {key for _, key in columns.values()}}
     rows, found = [], {}
     for arm in arms:
-        cells = {name: CellName(setting, arm) for name, (setting, _) in columns.items()}
-        moments = {name: _moments(study, paper, cells[name], key) for name, (_, key) in columns.items()}
-        ours = [
-            _marked(cells[name], best[key], show_moments(metric, moments[name], with_seeds=True))
-            for name, (_, key) in columns.items()
-        ]
-        over = [[moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values()]
+        moments, ours = {}, []
+        for name, (setting, key) in columns.items():
+            cell = CellName(setting, arm)
+            moments[name] = _moments(study, paper, cell, key)
+            ours.append(_marked(cell, best[key], show_moments(metric, moments[name], with_seeds=True)))
+        over = ([moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values())
         ours += [metric.show(sum(of_mean) / len(of_mean)) for of_mean in over]
         theirs = [paper and published(paper, metric, of, arm, moments.get(of)) for of in (*columns, *means)]
         found |= {f"{arm} at {of}" if of else arm: it for of, it in zip((*columns, *means), theirs, strict=True) if it}
@@ -291,7 +264,7 @@ def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None)
 
 
 def _moments(study: Results, paper: Paper | None, cell: CellName, key: str) -> Moments:
-    if paper and key == TO_TARGET.name:
+    if paper and key == metrics.TO_TARGET.name:
         reached = rounds_to_target(study, paper.target).get(cell) if paper.target in study.arms else None
         return reached.rounds if reached else (math.nan, math.nan, 0)
     return study.moments(cell, key)
@@ -339,8 +312,8 @@ def rounds_to_target(study: Results, base: str) -> dict[CellName, Reached]:
 
 def _round_of(run: Run, base: Run) -> int | None:
     """Returns the first round in which a run has the base run's best accuracy."""
-    target = np.nanmax([row.get(ACCURACY.name, math.nan) for row in base.metrics])
-    return next((row["round"] for row in run.metrics if row.get(ACCURACY.name, math.nan) >= target), None)
+    target = np.nanmax([row.get(metrics.ACCURACY.name, math.nan) for row in base.metrics])
+    return next((row["round"] for row in run.metrics if row.get(metrics.ACCURACY.name, math.nan) >= target), None)
 
 
 def target_table(study: Results, base: str) -> Table:
