@@ -220,6 +220,7 @@ def test_beside_every_row_of_the_partition_stand_its_size_classes_and_entropy(tm
     numbers = [8, 6, 4], [1, 2, 4], [0, np.log(2), np.log(4)]
     for axes, values, form in zip(panels, numbers, ("{:.0f}", "{:.0f}", "{:.2f}"), strict=True):
         assert axes.get_ylim() == cells.get_ylim() == (2.5, -0.5)
+        assert all(line.get_xdata()[0] < axes.get_xlim()[1] for line in axes.lines)  # the largest possible value
         assert [bar.get_width() for bar in axes.patches] == pytest.approx(list(values))
         assert [text.get_text() for text in axes.texts] == [form.format(value) for value in values]
     many = draw_partition({"class_counts": np.ones((100, 200), int)}, "seed 0").axes[:4]
@@ -238,6 +239,7 @@ def test_seconds_are_means_of_sums_over_rounds(study):
     assert [tick.get_text() for tick in seconds.get_yticklabels()] == ["fedavg", "feddecorr\n1/4 of shared time"]
     assert [[bar.get_width() for bar in bars] for bars in seconds.containers] == [[0, 0], [50, 50], [20, 20]]
     assert [bar.get_width() for bar in speed.patches] == [4, 4]
+    assert [[text.get_text() for text in axes.texts] for axes in (seconds, speed)] == [["70.0"] * 2, ["4"] * 2]
 
 
 def test_projection_to_the_sphere():

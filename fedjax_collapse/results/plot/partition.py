@@ -62,16 +62,19 @@ def draw_partition(arrays: Arrays, name: str) -> "Figure":
         ("entropy of the\nclasses (nats)", skew.entropy, "{:.2f}", np.log(classes), f"max. log {classes}"),
     )
     for axes, (heading, values, written, most, mark) in zip(panels, columns, strict=True):
-        _draw_bars(axes, values, written)
-        if most is not None:
-            axes.axvline(most, **drawing.THRESHOLD)
+        _draw_bars(axes, values, written, most)
         axes.set_xlabel(heading)
         axes.set_title(mark, loc="right", fontsize="small")
     return figure
 
 
-def _draw_bars(axes: "Axes", values: np.ndarray, written: str) -> None:
-    """Draws a horizontal bar for each of the values, with its number if there is room; thousands as one outline."""
+def _draw_bars(axes: "Axes", values: np.ndarray, written: str, most: float | None) -> None:
+    """Draws a horizontal bar for each of the values, with its number if there is room; thousands as one outline.
+
+    A dotted line marks the largest possible value, ``most``.
+    """
+    if most is not None:
+        axes.axvline(most, **drawing.THRESHOLD)
     if len(values) <= FEW:
         bars = axes.barh(range(len(values)), values, color=drawing.BAR)
         axes.bar_label(bars, fmt=written, padding=3, fontsize="small")
@@ -80,7 +83,7 @@ def _draw_bars(axes: "Axes", values: np.ndarray, written: str) -> None:
         axes.stairs(values, edges, orientation="horizontal", rasterized=len(values) > 500, **look)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, max(values) * (1.6 if len(values) <= FEW else 1.04) or 1)
+    axes.set_xlim(0, max(1.04 * (most or 0), max(values) * (1.6 if len(values) <= FEW else 1.04)) or 1)
     axes.locator_params(axis="x", nbins=3, integer=np.issubdtype(values.dtype, np.integer))
 
 

@@ -43,11 +43,9 @@ def timing(study: Results, selection: "pd.DataFrame") -> "Figure":
         bars.append(seconds_axes.barh(selection.index, selection[phase], 0.6, left, color=grey))
         left = left + selection[phase]
     speed_axes.barh(selection.index, speeds, 0.6, color=selection["arm"].map(colours))
-    for axes, form, heading in (
-        (seconds_axes, "{:,.1f}", "seconds per run"),
-        (speed_axes, "{:,.0f}", "true samples/s"),
-    ):
-        axes.bar_label(axes.containers[-1], fmt=form, padding=3, fontsize="small")
+    panels = ((seconds_axes, left, ",.1f", "seconds per run"), (speed_axes, speeds, ",.0f", "true samples/s"))
+    for axes, values, form, heading in panels:
+        axes.bar_label(axes.containers[-1], [f"{value:{form}}" for value in values], padding=3, fontsize="small")
         axes.set_xlabel(heading)
         axes.grid(False, axis="y")
         axes.set_xlim(0, axes.dataLim.x1 * 1.35 or 1)
