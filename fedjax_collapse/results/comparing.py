@@ -1,13 +1,13 @@
 """Comparisons of arms over pairs of runs with the same seed and partition, and what they say about a study."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_collapse.config.cells import CellName, merged
-from fedjax_collapse.results.metrics import ACCURACY, DEAD_FEATURES, EFFECTIVE_RANK, Metric, number, show_number
+from fedjax_collapse.results.metrics import ACCURACY, DEAD_FEATURES, EFFECTIVE_RANK, Metric, show_number
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.summaries import mean_and_std
 from fedjax_collapse.run.measurement import HEADLINES
@@ -59,11 +59,6 @@ def compare(differences: list[float]) -> Comparison:
     return Comparison(mean, std, n, mean - margin, mean + margin, tuple(differences))
 
 
-def smallest_p(n: int) -> float:
-    """Returns the smallest two-sided p of Wilcoxon's test with ``n`` pairs: all differences have one sign."""
-    return 2.0 ** (1 - n)
-
-
 def comparison(study: Results, cell: CellName, base: str, metric: Metric = ACCURACY) -> Comparison:
     """Returns the differences of a cell from the base arm in the same setting, in the units of ``metrics.jsonl``."""
     both = ([run.numbers.get(metric.name, math.nan) for run in pair] for pair in pairs(study, cell, base, metric))
@@ -75,45 +70,36 @@ def pairs(study: Results, cell: CellName, base: str, metric: Metric = ACCURACY) 
 
     The runs of a pair have the same seed, partition and number of rounds, and the metric is of the same kind of model.
     """
-    return [
-        (run, other)
-        for run, other in of_one_seed(study, cell, base)
-        if _kind(run, metric) == _kind(other, metric)
-        and run.last_round == other.last_round
-        and _is_same_partition(study, run, other)
-    ]
-
-
-def of_one_seed(study: Results, cell: CellName, base: str) -> list[tuple[Run, Run]]:
-    """Returns the finished runs of a cell, each with the base arm's run in the same setting with the same seed."""
-    of_base = {run.seed: run for run in study.of_cell(cell._replace(arm=base)) if run.is_finished}
-    return [(run, of_base[run.seed]) for run in study.of_cell(cell) if run.is_finished and run.seed in of_base]
+    return [*_conditions(study, cell, base, metric).values()][-1]
 
 
 def why_none(study: Results, cell: CellName, base: str, metric: Metric = ACCURACY) -> str:
     """Explains why a cell has no difference to the base arm."""
+    unmet = (why for why, left in _conditions(study, cell, base, metric).items() if not left)
+    return next(unmet, f"no finite {metric.quantity} of one seed at the same round")
+
+
+def of_one_seed(study: Results, cell: CellName, base: str) -> list[tuple[Run, Run]]:
+    """Returns the finished runs of a cell, each with the base arm's run in the same setting with the same seed."""
+    of_base = {run.seed: run for run in study.of_cell(cell._replace(arm=base))}
+    return [(run, of_base[run.seed]) for run in study.of_cell(cell) if run.seed in of_base]
+
+
+def _conditions(study: Results, cell: CellName, base: str, metric: Metric) -> dict[str, Any]:
+    """Returns the runs or pairs that meet each condition and those before it, by what it means if there are none."""
     both = of_one_seed(study, cell, base)
-    alike = [(run, other) for run, other in both if _kind(run, metric) == _kind(other, metric)]
+    kinds = [[getattr(run, metric.of, "") for run in pair] for pair in both]  # of the model: ``headline`` or ``local``
+    alike = [pair for pair, (own, other) in zip(both, kinds, strict=True) if own == other]
     together = [(run, other) for run, other in alike if run.last_round == other.last_round]
-    if not any(run.is_finished for run in study.of_cell(cell._replace(arm=base))):
-        return f"no run of {base} is finished"
-    if not any(run.is_finished for run in study.of_cell(cell)):
-        return "no run is finished"
-    if not both:
-        return "no seed in common"
-    if not alike:
-        of = metric.quantity
-        return (
-            f"their {of} is of something else" if _kind(both[0][0], metric) else f"nothing says what their {of} is of"
-        )
-    if together and not any(_is_same_partition(study, *pair) for pair in together):
-        return f"their partitions differ from those of {base}"
-    return f"no finite {metric.quantity} of one seed at the same round"
-
-
-def _kind(run: Run, metric: Metric) -> str:
-    """Returns which model the metric is of, for metrics that are not of the same one in all arms."""
-    return {"headline": run.headline, "local": run.local}.get(metric.of, "")
+    unlike = "their {} is of something else" if kinds and kinds[0][0] else "nothing says what their {} is of"
+    return {
+        f"no run of {base} is finished": study.of_cell(cell._replace(arm=base)),
+        "no run is finished": study.of_cell(cell),
+        "no seed in common": both,
+        unlike.format(metric.quantity): alike,
+        f"no finite {metric.quantity} of one seed at the same round": together,
+        f"their partitions differ from those of {base}": [of for of in together if _is_same_partition(study, *of)],
+    }
 
 
 def _is_same_partition(study: Results, first: Run, second: Run) -> bool:
@@ -122,7 +108,7 @@ def _is_same_partition(study: Results, first: Run, second: Run) -> bool:
     if all(hashes):
         return hashes[0] == hashes[1]
     counts = [run.partition.get("class_counts") for run in (first, second)]
-    return all(of_run is not None for of_run in counts) and np.array_equal(*counts)
+    return counts[0] is not None and np.array_equal(*counts)
 
 
 def _hashes(study: Results, run: Run) -> Mapping[str, str]:
@@ -165,11 +151,10 @@ def dead_notes(study: Results) -> list[str]:
     """Names the cells whose finished runs are at chance or have diverged, and those with many dead features."""
     problems: dict[str, list[str]] = {}
     for cell in study.cells:
-        runs = [run for run in study.of_cell(cell) if run.is_finished]
-        kinds = list(map(_problem, runs))
+        kinds = [_problem(run) for run in study.of_cell(cell)]
         for kind in filter(None, dict.fromkeys(kinds)):
-            count = f" ({kinds.count(kind)} of {len(runs)} seeds)" if kinds.count(kind) < len(runs) else ""
-            problems.setdefault(kind, []).append(f"{cell}{count}")
+            some = f" ({kinds.count(kind)} of {len(kinds)} seeds)" * (len({*kinds}) > 1)
+            problems.setdefault(kind, []).append(f"{cell}{some}")
     means = {cell: study.moments(cell, DEAD_FEATURES.name)[0] for cell in study.cells}
     shares = ", ".join(f"{cell} {DEAD_FEATURES.show(mean)} %" for cell, mean in means.items() if mean > _MANY)
     notes = [f"Dead networks, {kind}: {', '.join(cells)}." for kind, cells in problems.items()]
@@ -193,14 +178,6 @@ def _problem(run: Run) -> str:
     return f"at chance ({show_number(100 / num_classes, '.3g')} %), which pulls means" if is_dead else ""
 
 
-class Gain(NamedTuple):
-    """What an arm gains over the base arm, run by run, after the last round."""
-
-    arm: str
-    score: np.ndarray  # [pairs] in points
-    rank: np.ndarray  # [pairs] effective rank divided by the base arm's; NaN where one was not recorded or is 0
-
-
 def verdict(study: Results) -> str:
     """Returns the finding: what raises effective rank most over plain federated averaging, and what raises accuracy.
 
@@ -211,21 +188,22 @@ def verdict(study: Results) -> str:
     if study.has_settings or study.score.unit != "%":
         return ""
     base, others = _arms(study)
-    gains = [gain for gain in (_gain(study, arm, base) for arm in others) if len(gain.score)]
+    gains = {arm: gain for arm in others if len((gain := _gain(study, arm, base))[0])}
     if not gains:
         return ""
-    best = max(gains, key=lambda gain: gain.score.mean())
-    ranked = [gain for gain in gains if np.all(np.isfinite(gain.rank))]
-    widest = max(ranked, key=lambda gain: gain.rank.mean()) if ranked else best
+    ranked = {arm: rank for arm, (_, rank) in gains.items() if np.isfinite(rank).all()}
+    best = max(gains, key=lambda arm: gains[arm][0].mean())
+    widest = max(ranked, key=lambda arm: ranked[arm].mean(), default=best)
     name, sentences = study.score.quantity, []
     if ranked:
-        ratio = f"{_ratio(widest.rank.mean())} times that of {base}, {_where(widest.rank, 1, _ratio)}"
-        points = f", with {_points(widest.score.mean())} points of {name}, {_where(widest.score, 0, _points)}"
-        points = points if widest is not best else ""
-        sentences.append(_most(widest.arm, "effective rank", widest.rank.mean() > 1) + ratio + points)
-    points = f"{_points(best.score.mean())} points over {base}, {_where(best.score, 0, _points)}"
-    ratio = f", at {_ratio(best.rank.mean())} times the rank" if widest is not best and best in ranked else ""
-    sentences.append(_most(best.arm, name, best.score.mean() > 0) + points + ratio)
+        points = f", with {_told(gains[widest][0], 0, '+.1f', f'points of {name}')}" * (widest != best)
+        ratio = _told(ranked[widest], 1, ".1f", f"times that of {base}")
+        sentences.append(_most(widest, "effective rank", ranked[widest].mean() > 1) + ratio + points)
+    ratio = (
+        f", at {show_number(ranked[best].mean(), '.1f')} times the rank" if widest != best and best in ranked else ""
+    )
+    points = _told(gains[best][0], 0, "+.1f", f"points over {base}")
+    sentences.append(_most(best, name, gains[best][0].mean() > 0) + points + ratio)
     return ". ".join(sentences)
 
 
@@ -233,41 +211,33 @@ def _most(arm: str, what: str, is_raised: bool) -> str:
     return f"{arm} raises {what} most: " if is_raised else f"No arm raises {what}: {arm} comes nearest with "
 
 
-def _where(values: np.ndarray, base: float, show: Callable[[float], str]) -> str:
-    """Says in how many seeds the values are above the base's, with their range."""
-    if len(values) == 1:
-        return "in the only seed"
-    higher = f"higher in {np.sum(values > base)} of {len(values)} seeds"
-    return f"{higher} ({show(values.min())} to {show(values.max())})"
-
-
-def _points(points: float) -> str:
-    return show_number(points, "+.1f")
-
-
-def _ratio(ratio: float) -> str:
-    return show_number(ratio, ".1f")
+def _told(values: np.ndarray, base: float, form: str, unit: str) -> str:
+    """Formats the mean in its unit, in how many seeds the values are above the base's, and their range."""
+    mean, low, high = (show_number(of, form) for of in (values.mean(), values.min(), values.max()))
+    where = f"higher in {np.sum(values > base)} of {len(values)} seeds ({low} to {high})"
+    return f"{mean} {unit}, {where if len(values) > 1 else 'in the only seed'}"
 
 
 def _arms(study: Results) -> tuple[str, list[str]]:
     """Returns the first arm of plain federated averaging (empty if there is none) and the arms with methods."""
     arms = {arm: of.changes for declared in study.arms_in.values() for arm, of in declared.items()}
-    values = {
-        arm: merged(study.config, changes if isinstance(changes, Mapping) else {}) for arm, changes in arms.items()
-    }
+    values = {arm: merged(study.config, of if isinstance(of, Mapping) else {}) for arm, of in arms.items()}
     others = [arm for arm, of in values.items() if isinstance(of.get("methods"), Mapping) and of["methods"]]
     plain = [arm for arm, of in values.items() if arm not in others and of.get("private", "none") == "none"]
     return next(iter(plain), ""), others
 
 
-def _gain(study: Results, arm: str, base: str) -> Gain:
-    """Returns the gains of the pairs whose scores are finite."""
-    cell = CellName(study.setting or "", arm)
-    ends = [[run.metrics[-1] for run in both] for both in pairs(study, cell, base, study.score)]
+def _gain(study: Results, arm: str, base: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what an arm gains over the base arm after the last round, in each pair of runs with finite scores.
+
+    That is the difference of scores in points, and effective rank divided by the base arm's; NaN where one was not
+    recorded or is 0.
+    """
+    both = pairs(study, CellName(study.setting or "", arm), base, study.score)
     score, rank = (
-        metric.factor * np.reshape([[number(row.get(metric.name)) for row in both] for both in ends], (-1, 2))
+        metric.factor * np.reshape([[run.numbers.get(metric.name, math.nan) for run in pair] for pair in both], (-1, 2))
         for metric in (study.score, EFFECTIVE_RANK)
     )
     finite = np.all(np.isfinite(score), axis=1)
     ratio = np.divide(rank[:, 0], rank[:, 1], out=np.full(len(rank), np.nan), where=rank[:, 1] > 0)
-    return Gain(arm, (score[:, 0] - score[:, 1])[finite], ratio[finite])
+    return (score[:, 0] - score[:, 1])[finite], ratio[finite]

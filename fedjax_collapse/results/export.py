@@ -6,30 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_collapse.core import files
+from fedjax_collapse.results import tables
 from fedjax_collapse.results.comparing import dead_notes
 from fedjax_collapse.results.metrics import ACCURACY, Metric
 from fedjax_collapse.results.paper import paper_of
-from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown_arms
+from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown
 from fedjax_collapse.results.plot.drawing import for_column, save_figure
 from fedjax_collapse.results.study import Results
-from fedjax_collapse.results.tables import (
-    Table,
-    difference_tables,
-    final_table,
-    means_frame,
-    pivot,
-    pivot_metrics,
-    seeds_frame,
-    target_table,
-    text_table,
-    unfinished_note,
-)
+from fedjax_collapse.results.tables import Table, final_table
 from fedjax_collapse.results.writing import csv_text, in_latex, in_markdown, latex, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES = ("md", "tex", "csv")
+_WRITERS = {"md": (markdown, in_markdown, "## {}\n"), "tex": (latex, in_latex, "% {}")}
+TABLES = (*_WRITERS, "csv")
 _LABELS = ("Study", "Setting", "Arm")
 
 
@@ -56,13 +47,12 @@ def write_tables(
     """
     if kind == "csv":
         frames = {
-            "results": {name: seeds_frame(study, columns) for name, study in studies.items()},
-            "means": {name: means_frame(study, base, columns) for name, study in studies.items()},
+            "results": {name: tables.seeds_frame(study, columns) for name, study in studies.items()},
+            "means": {name: tables.means_frame(study, base, columns) for name, study in studies.items()},
         }
         texts = {name: csv_text(_together(of)) for name, of in frames.items()}
     else:
-        tables = tables_of(studies, base, target, columns)
-        texts = {"results": (_as_markdown if kind == "md" else _as_latex)(tables)}
+        texts = {"results": _text_of(tables_of(studies, base, target, columns), *_WRITERS[kind])}
     paths = [folder / f"{name}.{kind}" for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         with files.shared(path) as file:
@@ -76,22 +66,20 @@ def tables_of(
     """Returns the table of all cells, and for each study differences, arms by settings and rounds to the target."""
     final = {name: final_table(study, columns) for name, study in studies.items()}
     frame = _together({name: table.frame for name, table in final.items()}).fillna({"Setting": ""}).fillna("-")
-    about = {name: (*dead_notes(study), unfinished_note(study)) for name, study in studies.items()}
+    about = {name: (*dead_notes(study), tables.unfinished_note(study)) for name, study in studies.items()}
     notes = [note for table in final.values() for note in table.notes]
     notes += [f"{name}: {note}" if len(studies) > 1 else note for name, of in about.items() for note in of if note]
-    found = [
-        text_table(
-            "", frame.columns, frame.values.tolist(), dict.fromkeys(notes), sum(map(_LABELS.__contains__, frame))
-        )
-    ]
+    labels = sum(map(_LABELS.__contains__, frame))
+    found = [tables.text_table("", frame.columns, frame.values.tolist(), dict.fromkeys(notes), labels)]
     for name, study in studies.items():
-        paper, by_setting = paper_of(study.config), pivot_metrics(study, columns)
+        paper, by_setting = paper_of(study.config), tables.pivot_metrics(study, columns)
         if by_setting and not columns:  # the first, and accuracy unless that is one
             by_setting = [by_setting[0], *([ACCURACY] if by_setting[0].unit != "%" and ACCURACY in by_setting else [])]
-        tables = [*difference_tables(study, base, columns), *(pivot(study, metric, paper) for metric in by_setting)]
+        more = tables.difference_tables(study, base, columns)
+        more += [tables.pivot(study, metric, paper) for metric in by_setting]
         if (arm := target or (paper.target if paper else "")) in study.arms:
-            tables.append(target_table(study, arm))
-        found += [table._replace(title=f"{name}: {table.title}") for table in tables]
+            more.append(tables.target_table(study, arm))
+        found += [table._replace(title=f"{name}: {table.title}") for table in more]
     return found
 
 
@@ -103,16 +91,15 @@ def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Pat
     study = study.finished()
     if not study.runs:
         return []
-    settings, some = study.settings, study.select(shown_arms(study))
-    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # names on the disk are UTF-8
-    drawn = [(folder, plot, study if plot.of_all_arms else some) for plot in OVERVIEW] if len(settings) > 1 else []
-    for setting, place in places.items():
-        parts = {is_all: part.of_setting(setting) for is_all, part in ((True, study), (False, some))}
-        drawn += [(place, plot, parts[plot.of_all_arms]) for plot in PLOTS]
+    settings, some = study.settings, shown(study)
+    drawn = [(folder, plot, study, some) for plot in OVERVIEW] if len(settings) > 1 else []
+    for setting in settings:
+        place = folder / os.fsdecode(setting.encode())  # names on the disk are UTF-8
+        drawn += [(place, plot, study.of_setting(setting), some.of_setting(setting)) for plot in PLOTS]
     paths = []
     with for_column():
-        for place, plot, part in drawn:
-            if (figure := plot.draw(part)) is not None:
+        for place, plot, every, part in drawn:
+            if (figure := plot.draw(every if plot.of_all_arms else part)) is not None:
                 place.mkdir(parents=True, exist_ok=True)
                 paths += [save_figure(figure, place / f"{plot.name}.{kind}", dpi=300) for kind in kinds]
     return paths
@@ -131,17 +118,9 @@ def _together(frames: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
     return frame[[*labels, *frame.columns.drop(labels)]]
 
 
-def _as_markdown(tables: Sequence[Table]) -> str:
-    return _parts(tables, markdown, in_markdown, "## {}\n")
-
-
-def _as_latex(tables: Sequence[Table]) -> str:
-    return "% \\usepackage{booktabs}\n" + _parts(tables, latex, in_latex, "% {}")
-
-
-def _parts(tables: Sequence[Table], write: Callable[[Table], str], escape: Callable[[str], str], title: str) -> str:
-    parts = []
-    for table in tables:
+def _text_of(found: Sequence[Table], write: Callable[[Table], str], escape: Callable[[str], str], title: str) -> str:
+    parts = ["% \\usepackage{booktabs}"] * (write is latex)
+    for table in found:
         parts += [title.format(escape(table.title))] if table.title else []
         parts += [write(table), *(f"{escape(note)}\n" for note in table.notes)]
     return "\n".join(parts)

@@ -65,12 +65,13 @@ LOCAL_EFFECTIVE_RANK = EFFECTIVE_RANK._replace(
 TASK_LOSS = Metric("train/task_loss", "Training loss", "training loss of the task", better="lower", of="local")
 SECONDS = Metric("seconds_per_round", "Seconds per round", "seconds per round", better="lower", of="study")
 TO_TARGET = Metric("rounds_to_target", "Rounds to the target", "rounds to the target", better="lower", of="study")
-COUNTED = Metric(
-    "numbers_sent", "Numbers sent in one direction", "numbers sent in one direction", better="lower", of="study"
+COUNTED = TO_TARGET._replace(
+    name="numbers_sent", heading="Numbers sent in one direction", quantity="numbers sent in one direction"
 )
 
 ACCURACIES = (ACCURACY, BEST_ACCURACY, LAST10_ACCURACY)
-SUMMARISED = (*ACCURACIES, EFFECTIVE_RANK, SIGNIFICANT_DIMS, R)  # the columns of the final table
+RANKS = (EFFECTIVE_RANK, SIGNIFICANT_DIMS)
+SUMMARISED = (*ACCURACIES, *RANKS, R)  # the columns of the final table
 LOCAL_DEAD_FEATURES = DEAD_FEATURES._replace(
     name="local_dead_features", heading="Local dead features (%)", quantity="local dead features", of="local"
 )
@@ -88,24 +89,18 @@ VALIDATION = ACCURACY._replace(
     name="validation_accuracy", heading="Validation (%)", quantity="accuracy on the common validation set", of="server"
 )
 OWN_VALIDATION = "own/validation/accuracy/weighted"
+_OWN = {
+    "trained/accuracy/weighted": ("Trained", "accuracy at the end of the last local training"),
+    "finetuned/accuracy/weighted": ("Fine-tuned", "accuracy after fine-tuning"),
+    "global_received/accuracy/weighted": ("Server's model", "accuracy of the server's model"),
+    "global_finetuned/accuracy/weighted": ("Server's, fine-tuned", "accuracy of the server's model after fine-tuning"),
+    "received/accuracy/mean": ("Mean over clients", "unweighted mean of the clients' accuracies"),
+    "received/accuracy/worst_decile": ("Worst decile", "accuracy of the worst tenth of the clients"),
+}
 OF_OWN_TESTS = (  # if there are validation rows, or clients have test rows of their own; after the accuracies
     BY_VALIDATION,
     VALIDATION_ROUND,
-    *(
-        ACCURACY._replace(name=f"own/{name}", heading=heading, quantity=quantity)
-        for name, heading, quantity in (
-            ("trained/accuracy/weighted", "Trained", "accuracy at the end of the last local training"),
-            ("finetuned/accuracy/weighted", "Fine-tuned", "accuracy after fine-tuning"),
-            ("global_received/accuracy/weighted", "Server's model", "accuracy of the server's model"),
-            (
-                "global_finetuned/accuracy/weighted",
-                "Server's, fine-tuned",
-                "accuracy of the server's model after fine-tuning",
-            ),
-            ("received/accuracy/mean", "Mean over clients", "unweighted mean of the clients' accuracies"),
-            ("received/accuracy/worst_decile", "Worst decile", "accuracy of the worst tenth of the clients"),
-        )
-    ),
+    *(ACCURACY._replace(name=f"own/{name}", heading=heading, quantity=of) for name, (heading, of) in _OWN.items()),
 )
 OPTIONAL = (*SCORES, *OF_OWN_TESTS, DEAD_FEATURES, LOCAL_DEAD_FEATURES, *OVER_CLIENTS)  # summarised where they are
 FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study

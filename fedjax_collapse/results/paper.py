@@ -11,22 +11,13 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.core.records import MEASURED, UserError
-from fedjax_collapse.results.metrics import (
-    ACCURACIES,
-    ACCURACY,
-    BY_VALIDATION,
-    COUNTED,
-    FROM_RUNS,
-    TO_TARGET,
-    Metric,
-    metric_of,
-    show_number,
-)
+from fedjax_collapse.results import metrics
+from fedjax_collapse.results.metrics import ACCURACY, Metric, metric_of, show_number
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import check_value
 
 # COUNTED is for fedjax-collapse communication, not for reports
-_METRICS = (*ACCURACIES, BY_VALIDATION, *FROM_RUNS, COUNTED)
+_METRICS = (*metrics.ACCURACIES, metrics.BY_VALIDATION, *metrics.FROM_RUNS, metrics.COUNTED)
 _KINDS = {
     **{"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict, "spreads": dict},
     "columns": dict[str, tuple[str, str]],
@@ -63,7 +54,7 @@ def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
     ``counted`` selects papers with the metric numbers_sent; otherwise these are ignored.
     """
     paper = dict(config.get("paper") or {})
-    if paper and (paper.get("metric") == COUNTED.name) != counted:
+    if paper and (paper.get("metric") == metrics.COUNTED.name) != counted:
         return None
     if "metric" in paper:
         paper["metric"] = metric_of(paper["metric"])
@@ -106,7 +97,7 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
             raise UserError(f"paper.columns.{name}: there is a setting or mean of that name; choose another")
         check_name(f"setting in paper.columns.{name}", setting, config["settings"])
         _check_metric(f"metric in paper.columns.{name}", metric, config["measurements"])
-    if paper.metric == TO_TARGET:
+    if paper.metric == metrics.TO_TARGET:
         check_name("arm in paper.target", paper.target, arms)
     elif paper.target:
         raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET.name!r}; remove one of them")

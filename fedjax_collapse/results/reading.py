@@ -40,6 +40,18 @@ _START = {  # of provenance.json
     "convolutions": dict[str, dict[str, Natural]],
     "sha256": dict[str, dict[str, dict[str, str]]],
 }
+# by kind, arrays that are there together, the first always: the kinds of numbers of each, and the names of its sizes
+_ARRAYS = {
+    "spectra": [
+        {"server": "f round feature", "local": "f round feature"},
+        {"watched": "iu round client", "clients": "f round client feature"},
+    ],
+    "partition": [
+        {"class_counts": "iu client class"},
+        {"class_names": "U name"},
+        {"domain_counts": "iu client domain", "domain_names": "U domain"},
+    ],
+}
 _DEEPEST = 50  # levels of nested JSON
 _TASK = "task_loss"
 
@@ -105,7 +117,7 @@ def read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], lis
             with _naming(f"{path}, line {count}"):
                 row = _parse(line)
                 check_value("round", row.get("round"), Count)
-                by_round[row["round"]] = {name: _number(name, value) for name, value in row.items()}
+                by_round[row["round"]] = numbers_of(row)
         except UserError as error:
             if not is_timing:
                 raise
@@ -120,7 +132,7 @@ def read_kind(folder: Path, kind: str) -> Arrays:
     path = folder / PARTITION if kind == "partition" else folder / f"{kind}.npz"
     arrays = read_npz(path) if kind == "partition" else read_arrays(folder, kind)
     with _naming(path):
-        _CHECKS.get(kind, lambda arrays: None)(arrays)
+        _check_arrays(kind, arrays)
     large = {name: np.abs(a) > LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
     return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
 
@@ -163,13 +175,12 @@ def _depth(value: Any) -> int:
     return 0 if parts is None else 1 + max(map(_depth, parts), default=0)
 
 
-def _number(name: str, value: Any) -> float:
-    """Returns a value of a row as a number, NaN for null; measurements may be anything."""
-    if name == "round":
-        return value
-    if isinstance(value, (str, bool, dict, list)) and not is_measured(name):
-        raise UserError(f"{name} is {json.dumps(value)[:80]}, expected a number or null")
-    return number(value)
+def numbers_of(row: Mapping[str, Any]) -> Row:
+    """Returns the values of a row as numbers, NaN for null; measurements may be anything."""
+    for name, value in row.items():
+        if isinstance(value, (str, bool, dict, list)) and not is_measured(name):
+            raise UserError(f"{name} is {json.dumps(value)[:80]}, expected a number or null")
+    return {name: value if name == "round" else number(value) for name, value in row.items()}
 
 
 def _check_alike(path: Path, rows: Sequence[Row]) -> None:
@@ -207,62 +218,38 @@ def _check_values(record: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
             check_value(key, record[key], kind)
 
 
-def _check_clients(arrays: Arrays) -> None:
-    """Raises UserError unless there are numbers for each round and client."""
-    names = [name for name in arrays if name != "round"]
-    for name in names:
-        _check_array(arrays, name, "biuf", (None, None), names[0])
+def _check_arrays(kind: str, arrays: Arrays) -> None:
+    """Raises UserError unless the arrays of a kind are complete, and have the sizes and numbers of ``_ARRAYS``."""
+    of_clients = {name: "biuf round client" for name in arrays if name != "round"}
+    groups, sizes = [of_clients] if kind == "clients" else _ARRAYS.get(kind, []), {}
+    for group in groups if arrays else ():
+        if group is groups[0] or next(iter(group)) in arrays:
+            for name, form in group.items():
+                _check_array(arrays, name, form, sizes)
+    for name in arrays.keys() & {"class_counts", "domain_counts"} if kind == "partition" else ():
+        if (counts := arrays[name]).size and not 0 <= counts.min() <= counts.max() < 2**31:
+            raise UserError(f"{name!r} has values that are not numbers of examples")
     epochs: dict[str, set[str]] = {}
-    for epoch, _, loss in (name.removeprefix(EPOCH).partition("/") for name in names if name.startswith(EPOCH)):
+    for epoch, _, loss in (name.removeprefix(EPOCH).partition("/") for name in of_clients if name.startswith(EPOCH)):
         epochs.setdefault(epoch, set()).add(loss)
     first = epochs.get("1", set())
-    if not all(epoch.isdecimal() and logged == first for epoch, logged in epochs.items()) or (
-        epochs and _TASK not in first
-    ):
+    if epochs and not (_TASK in first and all(of.isdecimal() and logged == first for of, logged in epochs.items())):
         raise UserError(f"{EPOCH}1, {EPOCH}2 and so on should have the same arrays, {_TASK} among them")
 
 
-def _check_spectra(arrays: Arrays) -> None:
-    """Raises UserError unless there are numbers for each round and feature, of the server's model and local ones."""
-    for name in ("server", "local") if arrays else ():
-        _check_array(arrays, name, "f", (None, None), "server")
-    if "watched" in arrays:
-        _check_array(arrays, "watched", "iu", (len(arrays["server"]), None))
-        _check_array(arrays, "clients", "f", (*arrays["watched"].shape, arrays["server"].shape[1]))
-
-
-def _check_partition(arrays: Arrays) -> None:
-    """Raises UserError unless there are counts of examples for each client and class, and for any domains."""
-    if not arrays:
-        return
-    for name, names in (("class_counts", "class_names"), ("domain_counts", "domain_names")):
-        if name == "class_counts" or name in arrays:
-            clients = len(arrays["class_counts"]) if name != "class_counts" else None
-            _check_array(arrays, name, "iu", (clients, None))
-            if (counts := arrays[name]).size and not 0 <= counts.min() <= counts.max() < 2**31:
-                raise UserError(f"{name!r} has values that are not numbers of examples")
-        if names in arrays:
-            is_of_domains = "domain_counts" in arrays and names == "domain_names"
-            _check_array(arrays, names, "U", (arrays["domain_counts"].shape[1] if is_of_domains else None,))
-    if "domain_counts" in arrays and "domain_names" not in arrays:
-        raise UserError("has no array 'domain_names'")
-
-
-_CHECKS = {"clients": _check_clients, "spectra": _check_spectra, "partition": _check_partition}
-
-
-def _check_array(arrays: Arrays, name: str, kinds: str, shape: tuple[int | None, ...], like: str = "") -> None:
-    """Raises UserError unless the array has this kind of numbers and shape, that of ``like`` and some columns."""
+def _check_array(arrays: Arrays, name: str, form: str, sizes: dict[str, int]) -> None:
+    """Raises UserError unless the array has these kinds of numbers and sizes; adds sizes that are not known yet."""
+    kinds, *names = form.split()
     if name not in arrays:
         raise UserError(f"has no array {name!r}")
-    values = arrays[name]
+    values, expected = arrays[name], [str(sizes.get(of, of)) for of in names]
     if values.dtype.kind not in kinds:
         raise UserError(f"{name!r} is of type {values.dtype}, expected {'text' if kinds == 'U' else 'numbers'}")
-    if values.ndim != len(shape) or any(size not in (None, of) for of, size in zip(values.shape, shape, strict=True)):
-        expected = ", ".join("any" if size is None else str(size) for size in shape)
-        raise UserError(f"{name!r} has shape {values.shape}, expected ({expected})")
-    if like and (values.shape != arrays[like].shape or not values.shape[1]):
-        raise UserError(f"{name!r} has shape {values.shape}, {like!r} has {arrays[like].shape}")
+    found = dict(zip(names, values.shape, strict=False))
+    is_other = any(sizes.get(of, size) != size for of, size in found.items())
+    if values.ndim != len(names) or is_other or 0 in values.shape[1:]:
+        raise UserError(f"{name!r} has shape {values.shape}, expected ({', '.join(expected)})")
+    sizes |= found
 
 
 def _read(path: Path) -> bytes:

@@ -20,7 +20,7 @@ from fedjax_collapse.config.folder import ARMS, CONFIG, METRICS, SUMMARY, TIMING
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import Arrays
 from fedjax_collapse.results import reading
-from fedjax_collapse.results.metrics import ACCURACY, SECONDS, Metric, headline_in, is_measured, metric_of, number
+from fedjax_collapse.results.metrics import ACCURACY, SECONDS, Metric, headline_in, is_measured, metric_of
 from fedjax_collapse.results.summaries import Row, mean_and_std, summarize_run
 from fedjax_collapse.run.measurement import HEADLINES
 from fedjax_collapse.schema.names import check_name
@@ -91,15 +91,15 @@ class Run:
     @property
     def seconds_per_round(self) -> float:
         """The median over rounds of the seconds of training, compilation excluded; NaN if not timed."""
-        seconds = [value for row, count in self.steady() if math.isfinite(value := number(row.get("train")) / count)]
+        seconds = [row["train"] / count for row, count in self.steady() if math.isfinite(row.get("train", math.nan))]
         return float(np.median(seconds)) if seconds else math.nan
 
     def steady(self) -> list[tuple[Row, int]]:
         """Returns the timed rows, each with its number of rounds: all but the first and those that compile."""
         rounds = sorted({row["round"] for row in (*self.metrics, *self.timing)})  # a row of timing may be missing
-        since = dict(zip(rounds, np.diff([0, *rounds]).tolist(), strict=True))
-        covered = [(row, since[row["round"]]) for row in self.timing]
-        warm = [(row, count) for row, count in covered[1:] if not number(row.get("compile")) > 0]
+        before = dict(zip(rounds, [0, *rounds], strict=False))
+        covered = [(row, row["round"] - before[row["round"]]) for row in self.timing]
+        warm = [(row, count) for row, count in covered[1:] if not row.get("compile", math.nan) > 0]
         return warm or covered[1:] or covered
 
     @functools.cached_property
@@ -165,13 +165,12 @@ class Results:
     def _tidy(self, rows_of: Callable[[Run], Sequence[Row]]) -> "pd.DataFrame":
         import pandas as pd
 
-        axes = self.axes
         rows = [
-            {name: getattr(run, name) for name in _LABELS} | {axis: run.values.get(axis) for axis in axes} | dict(row)
+            {name: getattr(run, name) for name in _LABELS} | run.values | row
             for run in self.runs
             for row in rows_of(run)
         ]
-        columns = dict.fromkeys((*_LABELS, *axes, "round", *(name for row in rows for name in row)))
+        columns = dict.fromkeys((*_LABELS, *self.axes, "round", *(name for row in rows for name in row)))
         return pd.DataFrame(rows, columns=list(columns))
 
     @functools.cached_property
@@ -179,7 +178,7 @@ class Results:
         """The numbers of every finished run (``summarize_run``): a row for each, by setting, arm and seed."""
         import pandas as pd
 
-        done = [run for run in self.runs if run.is_finished]
+        done = self.finished().runs
         index = pd.MultiIndex.from_tuples([(run.setting, run.arm, run.seed) for run in done], names=_LABELS)
         return pd.DataFrame([run.numbers for run in done], index=index)
 
@@ -233,6 +232,11 @@ class Results:
         return [name for name in self.frame if is_measured(name) and self.frame[name].notna().any()]
 
     @property
+    def with_spectra(self) -> list[Run]:
+        """The runs that saved spectra."""
+        return [run for run in self.runs if len(run.spectra.get("round", ()))]
+
+    @property
     def num_features(self) -> dict[str, int]:
         """The number of features of each arm that saved spectra.
 
@@ -240,7 +244,7 @@ class Results:
             UserError: runs of one cell have different numbers, so that their spectra cannot be averaged.
         """
         first: dict[CellName, Run] = {}
-        for run in (run for run in self.runs if len(run.spectra.get("round", ()))):
+        for run in self.with_spectra:
             other = first.setdefault(run.cell, run)
             features, expected = (of.spectra["server"].shape[1] for of in (run, other))
             if features != expected:
@@ -250,24 +254,16 @@ class Results:
     @property
     def headlines(self) -> dict[CellName, str]:
         """By cell, which model its accuracy is of; empty if that is not recorded."""
-        return {run.cell: run.headline for run in self.runs if run.is_finished}
+        return {run.cell: run.headline for run in self.finished().runs}
 
     @property
-    def unfinished(self) -> dict[CellName, dict[int, str]]:
-        """The progress of each unfinished run, by cell and seed."""
-        found: dict[CellName, dict[int, str]] = {}
-        for run in self.runs:
-            if not run.is_finished:
-                found.setdefault(run.cell, {})[run.seed] = self.progress_of(run)
-        return found
+    def unfinished(self) -> list[tuple[Run, str]]:
+        """The unfinished runs with their progress."""
+        return [(run, self.progress_of(run)) for run in self.runs if not run.is_finished]
 
     def progress_of(self, run: Run) -> str:
         """Describes the progress of a run."""
-        return f"round {run.last_round} of {self._rounds_in[run.setting]}"
-
-    @functools.cached_property
-    def _rounds_in(self) -> dict[str, int]:
-        return {setting: self.of_setting(setting).rounds for setting in self.settings}
+        return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
 
     def finished(self) -> "Results":
         """Returns the results of finished runs."""
@@ -275,13 +271,9 @@ class Results:
 
     def with_unfinished(self) -> "Results":
         """Returns the results with unfinished runs as separate arms, whose names include their progress."""
-        marked = [
-            run
-            if run.is_finished
-            else dataclasses.replace(run, arm=f"{run.arm} (unfinished: {self.progress_of(run)})", is_finished=True)
-            for run in self.runs
-        ]
-        return dataclasses.replace(self, runs=marked)
+        far = {run: f"{run.arm} (unfinished: {progress})" for run, progress in self.unfinished}
+        runs = [dataclasses.replace(run, arm=far.get(run, run.arm), is_finished=True) for run in self.runs]
+        return dataclasses.replace(self, runs=runs)
 
     def of_setting(self, setting: str) -> "Results":
         """Returns the part for this setting, with its config."""
@@ -313,40 +305,35 @@ class Results:
             means = self.final[sort].groupby(level=["setting", "arm"]).mean().groupby("arm").mean().dropna()
             best_first = means.sort_values(ascending=metric_of(sort).better == "lower").index
             shown = [*filter(shown.__contains__, best_first), *(arm for arm in shown if arm not in best_first)]
-        place = {arm: i for i, arm in enumerate(shown)}
-        settings = self.settings
-        runs = [run for run in self.runs if run.arm in place]
-        runs.sort(key=lambda run: (settings.index(run.setting), place[run.arm]))
-        arms_in = {
-            setting: {arm: declared[arm] for arm in shown if arm in declared}
-            for setting, declared in self.arms_in.items()
-        }
+        runs, settings = [run for run in self.runs if run.arm in shown], self.settings
+        runs.sort(key=lambda run: (settings.index(run.setting), shown.index(run.arm)))
+        arms_in = {place: {arm: of[arm] for arm in shown if arm in of} for place, of in self.arms_in.items()}
         return dataclasses.replace(self, runs=runs, arms_in=arms_in, first=first)
 
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """Returns the runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
 
-    def of_cell(self, cell: CellName) -> tuple[Run, ...]:
-        """Returns the runs of one arm in one setting, by seed."""
-        return self._by_cell.get(cell, ())
+    def of_cell(self, cell: CellName) -> Sequence[Run]:
+        """Returns the finished runs of one arm in one setting, by seed."""
+        return self._finished.get(cell, ())
 
     @functools.cached_property
-    def _by_cell(self) -> dict[CellName, tuple[Run, ...]]:
+    def _finished(self) -> dict[CellName, list[Run]]:
         found: dict[CellName, list[Run]] = {}
-        for run in self.runs:
+        for run in self.finished().runs:
             found.setdefault(run.cell, []).append(run)
-        return {cell: tuple(runs) for cell, runs in found.items()}
+        return found
 
     def moments(self, cell: CellName, metric: str) -> tuple[float, float, int]:
         """Returns mean and standard deviation (n - 1) of a cell's finished runs, and the number that have a value."""
-        values = [run.numbers.get(metric, math.nan) for run in self.of_cell(cell) if run.is_finished]
+        values = (run.numbers.get(metric, math.nan) for run in self.of_cell(cell))
         finite = [value for value in values if math.isfinite(value)]
         return (*mean_and_std(finite), len(finite))
 
     def shared_by(self, arm: str) -> int:
         """Returns the largest number of runs that share the time of the arm's program; 1 if it has its own."""
-        counts = [number(row.get("shared_by")) for run in self.of_arm(arm) for row in run.timing]
+        counts = (row.get("shared_by", math.nan) for run in self.of_arm(arm) for row in run.timing)
         return int(max((count for count in counts if count > 1), default=1))
 
 
@@ -390,8 +377,8 @@ def load(folder: Path | str) -> Results:
     for cell, arm in places.values():
         arms_in.setdefault(cell.setting, {})[cell.arm] = arm
     order = {cell: i for i, (cell, _) in enumerate(places.values())}
-    settings = list(arms_in)
-    runs.sort(key=lambda run: (*_place(run.setting, settings), order.get(run.cell, len(order)), run.arm, run.seed))
+    settings = [*arms_in, *sorted({run.setting for run in runs} - arms_in.keys())]
+    runs.sort(key=lambda run: (settings.index(run.setting), order.get(run.cell, len(order)), run.arm, run.seed))
     saved = reading.read_json(path / SUMMARY, reading.check_failed, optional=True)
     finished = {(run.cell, f"seed{run.seed}") for run in runs if run.is_finished}
     failed = {
@@ -413,8 +400,8 @@ def of_runs(runs: "Mapping[str, Result | Mapping[int, Result]]", partitions: Map
         for seed, result in (of_arm if isinstance(of_arm, Mapping) else {0: of_arm}).items():
             kinds = {kind: getattr(result, kind) for kind in ("clients", "spectra", "measurements", "own_tests")}
             kinds["partition"] = partitions.get(seed, {})
-            run = Run("", arm, seed, result.metrics, result.timing, headline=result.headline, arrays=kinds)
-            found += [run] * bool(result.metrics)
+            metrics, timing = (list(map(reading.numbers_of, rows)) for rows in (result.metrics, result.timing))
+            found += [Run("", arm, seed, metrics, timing, headline=result.headline, arrays=kinds)] * bool(metrics)
     return _without_config(Path(), found)
 
 
@@ -439,11 +426,6 @@ def _headline_of(rows: Sequence[Row]) -> str:
         if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get(ACCURACY.name) for row in rows):
             return meaning
     return ""
-
-
-def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
-    """Returns a key that sorts names by their order, and other names after them."""
-    return (order.index(name) if name in order else len(order)), name
 
 
 def name_of(path: Path) -> str:

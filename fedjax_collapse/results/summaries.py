@@ -6,21 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_collapse.results.metrics import (
-    ACCURACY,
-    BEST_ACCURACY,
-    BY_VALIDATION,
-    LAST10_ACCURACY,
-    OPTIONAL,
-    OWN_VALIDATION,
-    SUMMARISED,
-    VALIDATION,
-    VALIDATION_ROUND,
-    R,
-    is_measured,
-    is_privacy,
-    number,
-)
+from fedjax_collapse.results import metrics
+from fedjax_collapse.results.metrics import is_measured, is_privacy, number
 
 if TYPE_CHECKING:
     from fedjax_collapse.run.running import Result
@@ -50,19 +37,20 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     The mean is NaN if there are fewer than ten evaluations or one of them is null, as for a model that is not finite.
     With validation rows also the first round that is best on them, and its accuracy.
     """
-    accuracies = [number(row.get(ACCURACY.name)) for row in rows]
+    accuracies = [number(row.get(metrics.ACCURACY.name)) for row in rows]
     over_rounds = {
-        BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
-        LAST10_ACCURACY.name: mean_and_std(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
+        metrics.BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
+        metrics.LAST10_ACCURACY.name: mean_and_std(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    for name in (VALIDATION.name, OWN_VALIDATION):
+    for name in (metrics.VALIDATION.name, metrics.OWN_VALIDATION):
         if validated := [row for row in rows if math.isfinite(number(row.get(name)))]:
             best = max(validated, key=lambda row: row[name])
-            over_rounds |= {BY_VALIDATION.name: number(best.get(ACCURACY.name)), VALIDATION_ROUND.name: best["round"]}
+            over_rounds[metrics.BY_VALIDATION.name] = number(best.get(metrics.ACCURACY.name))
+            over_rounds[metrics.VALIDATION_ROUND.name] = best["round"]
     found = {*over_rounds, *(name for row in rows for name in row)}
     measured = {n: None for row in rows for n, value in row.items() if is_measured(n) and math.isfinite(number(value))}
-    optional = [metric.name for metric in OPTIONAL if metric.name in found]
-    names = (*(metric.name for metric in SUMMARISED), *optional, *filter(is_privacy, rows[-1]), *measured)
+    optional = [metric.name for metric in metrics.OPTIONAL if metric.name in found]
+    names = (*(metric.name for metric in metrics.SUMMARISED), *optional, *filter(is_privacy, rows[-1]), *measured)
     return {name: number(over_rounds.get(name, rows[-1].get(name))) for name in names}
 
 
@@ -71,14 +59,14 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 
     ``of`` is the model that the accuracy is of, and whose models R is of, if the runs recorded that.
     """
-    optional = {metric.name for metric in OPTIONAL}
+    optional = {metric.name for metric in metrics.OPTIONAL}
     recorded = (name for run in runs for name in run if name in optional or is_measured(name) or is_privacy(name))
     summary = {}
-    for metric in dict.fromkeys((*(metric.name for metric in SUMMARISED), *recorded)):
+    for metric in dict.fromkeys((*(metric.name for metric in metrics.SUMMARISED), *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         mean, std = (moment if math.isfinite(moment) else None for moment in mean_and_std(values))
         summary[metric] = {"mean": mean, "std": std, "n": len(values)}
-    for metric, key in ((ACCURACY, "headline"), (R, "local")):
+    for metric, key in ((metrics.ACCURACY, "headline"), (metrics.R, "local")):
         if of := sorted({run[key] for run in runs if run.get(key)}):
             summary[metric.name]["of"] = ", ".join(of)
     return summary

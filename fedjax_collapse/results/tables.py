@@ -7,36 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.config.cells import CellName, means_of, names_in
-from fedjax_collapse.results.comparing import (
-    CONFIDENCE,
-    Best,
-    best_of,
-    comparison,
-    dead_notes,
-    of_one_seed,
-    smallest_p,
-    why_none,
-)
-from fedjax_collapse.results.metrics import (
-    ACCURACIES,
-    ACCURACY,
-    DEAD_FEATURES,
-    LOCAL_DEAD_FEATURES,
-    MEASURED,
-    OF_OWN_TESTS,
-    OVER_CLIENTS,
-    SCORES,
-    SUMMARISED,
-    TO_TARGET,
-    Metric,
-    R,
-    is_measured,
-    is_privacy,
-    metric_of,
-    number,
-    panels,
-    show_number,
-)
+from fedjax_collapse.results import metrics
+from fedjax_collapse.results.comparing import CONFIDENCE, Best, best_of, comparison, dead_notes, of_one_seed, why_none
+from fedjax_collapse.results.metrics import Metric, is_measured, number, show_number
 from fedjax_collapse.results.paper import Moments, Paper, Published, agreement_note, paper_of, published, published_for
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.summaries import mean_and_std
@@ -57,6 +30,8 @@ _DIFFERENCE = (
 )
 _SMALL = 0.05  # a note tells if the test can never give a smaller p than this
 _MIB = 2**20
+_HEADINGS = CellName("Setting", "Arm")
+_TIMES = ("evaluate", "round_bytes", "stored_bytes")  # of a row of timing
 
 
 class Table(NamedTuple):
@@ -92,22 +67,22 @@ def chosen(studies: Sequence[Results], names: str, what: str = "column in --colu
         UserError: a name is unknown to all of the studies.
     """
     known = dict.fromkeys(name for study in studies for run in study.runs for name in run.numbers)
-    short = {name.removeprefix(MEASURED): name for name in known}
+    short = {name.removeprefix(metrics.MEASURED): name for name in known}
     found = [short.get(name, name) for name in names_in(names, {*short, *known})] if names else []
     for name in found:
         check_name(what, name, known)
-    return [*map(metric_of, dict.fromkeys(found))]
+    return [*map(metrics.metric_of, dict.fromkeys(found))]
 
 
 def columns_of(study: Results) -> list[Metric]:
     """Returns the metrics that have a column, including custom measurements: those that have a number in some cell."""
-    names = dict.fromkeys(name for run in study.runs if run.is_finished for name in run.numbers)
-    own = map(metric_of, panels([name for name in names if is_measured(name)]))
-    accuracies = ACCURACIES if study.score == ACCURACY else ()
-    ranks = (metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES)
-    of_local = OVER_CLIENTS if OVER_CLIENTS[0].name in names else (R, LOCAL_DEAD_FEATURES)
-    order = [*map(metric_of, filter(is_privacy, names)), *accuracies, *SCORES, *OF_OWN_TESTS, *ranks, DEAD_FEATURES]
-    found = [metric for metric in (*order, *of_local, *own) if _is_shown(study, metric)]
+    names = list(study.final)
+    own = map(metrics.metric_of, metrics.panels([name for name in names if is_measured(name)]))
+    order = [*map(metrics.metric_of, filter(metrics.is_privacy, names))]
+    order += metrics.ACCURACIES if study.score == metrics.ACCURACY else ()
+    order += metrics.SCORES + metrics.OF_OWN_TESTS + metrics.RANKS + (metrics.DEAD_FEATURES,)
+    order += metrics.OVER_CLIENTS if metrics.OVER_CLIENTS[0].name in names else (metrics.R, metrics.LOCAL_DEAD_FEATURES)
+    found = [metric for metric in (*order, *own) if _is_shown(study, metric)]
     return found if study.score in found else [study.score, *found]
 
 
@@ -127,9 +102,9 @@ def final_table(study: Results, columns: Sequence[Metric] = ()) -> Table:
         moments = [study.moments(cell, metric.name) for metric in columns]
         shown = map(_marked, [cell] * len(best), best, map(show_moments, columns, moments))
         rows.append([*_labels(study, cell), *shown, str(max(n for *_, n in moments))])
-    heading = [*_label_names(study), *(metric.heading for metric in columns), "Seeds"]
+    heading = [*_labels(study), *(metric.heading for metric in columns), "Seeds"]
     notes = accuracy_note(study), local_note(study), BEST if any(of.best for of in best) else ""
-    return text_table("Results after the last round", heading, rows, notes, len(_label_names(study)))
+    return text_table("Results after the last round", heading, rows, notes, len(_labels(study)))
 
 
 def show_moments(metric: Metric, moments: Moments, with_seeds: bool = False) -> str:
@@ -146,12 +121,9 @@ def _marked(cell: CellName, of: Best, text: str) -> str:
     return Bold(text) if cell in of.best else Alike(text) if cell in of.alike else text
 
 
-def _label_names(study: Results) -> list[str]:
-    return ["Setting", "Arm"] if study.has_settings else ["Arm"]
-
-
-def _labels(study: Results, cell: CellName) -> list[str]:
-    return [cell.setting, cell.arm] if study.has_settings else [cell.arm]
+def _labels(study: Results, cell: CellName = _HEADINGS) -> list[str]:
+    """Returns what names the row of a cell; by default the headings of these columns."""
+    return list(cell[not study.has_settings : 2])
 
 
 def accuracy_note(study: Results) -> str:
@@ -159,17 +131,14 @@ def accuracy_note(study: Results) -> str:
 
     An arm is named once if the explanation is the same in all settings.
     """
-    of_arms: dict[str, dict[CellName, str]] = {}
-    for cell, meaning in study.headlines.items():
-        if meaning:
-            of_arms.setdefault(cell.arm, {})[cell] = meaning
+    kinds = {cell: meaning for cell, meaning in study.headlines.items() if meaning}
+    meanings = {arm: {of for cell, of in kinds.items() if cell.arm == arm} for arm in study.arms}
     named: dict[str, dict[str, None]] = {}
-    for arm, cells in of_arms.items():
-        for cell, meaning in cells.items():
-            named.setdefault(meaning, {})[arm if len({*cells.values()}) == 1 else str(cell)] = None
+    for cell in sorted(kinds, key=lambda cell: study.arms.index(cell.arm)):
+        named.setdefault(kinds[cell], {})[cell.arm if len(meanings[cell.arm]) == 1 else str(cell)] = None
     known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
-    if study.score != ACCURACY:
+    if study.score != metrics.ACCURACY:
         return f"{study.score.quantity.capitalize()}: the headline, {of}after the last round."
     return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
 
@@ -177,7 +146,7 @@ def accuracy_note(study: Results) -> str:
 def local_note(study: Results) -> str:
     """Explains which local models R and the local effective rank are of, as recorded."""
     whose = sorted({run.local for run in study.runs if run.local})
-    is_over_clients = any(OVER_CLIENTS[0].name in run.numbers for run in study.runs)
+    is_over_clients = any(metrics.OVER_CLIENTS[0].name in run.numbers for run in study.runs)
     over = ": the mean over them, the lowest and the highest of them, each a mean over seeds" * is_over_clients
     return f"R and all else that is local: of {'; of '.join(whose)}{over}." if whose else ""
 
@@ -192,8 +161,7 @@ def unlike_note(study: Results, base: str) -> str:
 
 def unfinished_note(study: Results) -> str:
     """Names the runs that are not in the tables, with their last rounds; empty if all are finished."""
-    far = (f"{cell} seed {seed} ({far})" for cell, of in study.unfinished.items() for seed, far in of.items())
-    runs = ", ".join(far)
+    runs = ", ".join(f"{run.cell} seed {run.seed} ({far})" for run, far in study.unfinished)
     return f"Unfinished, and not in the tables: {runs}." if runs else ""
 
 
@@ -215,27 +183,28 @@ def difference_tables(study: Results, base: str = "", columns: Sequence[Metric] 
 
 def _differences(study: Results, cells: list[CellName], base: str, metric: Metric) -> Table:
     unit = {"%": " (points)", "": ""}.get(metric.unit, f" ({metric.unit})")
-    interval = f"{100 * CONFIDENCE:.0f} % interval"
-    heading = [*_label_names(study), f"Difference{unit}", interval, "p (Wilcoxon)", "Pairs"]
-    found = {cell: comparison(study, cell, base, metric) for cell in cells}
-    signed, rows = metric._replace(format=f"+{metric.format}"), []
-    for cell, of in found.items():
-        low_to_high = f"{signed.show(of.low)} to {signed.show(of.high)}" if of.has_interval else "-"
-        p = show_number(of.p, ".2g")
-        rows.append([*_labels(study, cell), show_moments(signed, of[:3]), low_to_high, p, str(of.n)])
+    heading = [*_labels(study), f"Difference{unit}", f"{100 * CONFIDENCE:.0f} % interval", "p (Wilcoxon)", "Pairs"]
+    signed, rows, most = metric._replace(format=f"+{metric.format}"), [], 0
     without: dict[str, list[str]] = {}
-    for cell in (cell for cell, of in found.items() if not of.n):
-        without.setdefault(why_none(study, cell, base, metric), []).append(str(cell))
-    notes, most = [_DIFFERENCE], max(of.n for of in found.values())
-    if most > 1 and smallest_p(most) > _SMALL:
-        notes.append(f"With {most} pairs or fewer, p cannot be below {smallest_p(most):.4g}.")
+    for cell in cells:
+        of = comparison(study, cell, base, metric)
+        low_to_high = f"{signed.show(of.low)} to {signed.show(of.high)}" if of.has_interval else "-"
+        shown = show_moments(signed, of[:3]), low_to_high, show_number(of.p, ".2g"), str(of.n)
+        rows.append([*_labels(study, cell), *shown])
+        most = max(most, of.n)
+        if not of.n:
+            without.setdefault(why_none(study, cell, base, metric), []).append(str(cell))
+    notes = [_DIFFERENCE]
+    smallest = 2.0 ** (1 - most)  # if all differences have one sign
+    if most > 1 and smallest > _SMALL:
+        notes.append(f"With {most} pairs or fewer, p cannot be below {smallest:.4g}.")
     if most < 2:
         notes.append("With fewer than two pairs there is neither an interval nor p.")
     if without:
         none = "; ".join(f"{', '.join(names)} ({why})" for why, names in without.items())
         notes.append(f"No difference to {base}: {none}.")
     title = f"{metric.quantity.capitalize()}: differences from {base}"
-    return text_table(title, heading, rows, [" ".join(notes)], len(_label_names(study)))
+    return text_table(title, heading, rows, [" ".join(notes)], len(_labels(study)))
 
 
 def pivot_metrics(study: Results, columns: Sequence[Metric] = ()) -> list[Metric]:
@@ -255,7 +224,7 @@ def pivots(study: Results, columns: Sequence[Metric] = ()) -> list[Table]:
     return [pivot(study, metric, paper_of(study.config)) for metric in pivot_metrics(study, columns)]
 
 
-def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None) -> Table:
+def pivot(study: Results, metric: Metric = metrics.ACCURACY, paper: Paper | None = None) -> Table:
     """Returns mean ± standard deviation (number of seeds) of the metric for each arm and setting.
 
     Further columns are those of the config's ``means``, each a mean over settings, all of which must have the arm, and
@@ -267,16 +236,15 @@ def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None)
     columns = {setting: (setting, metric.name) for setting in settings}
     columns |= {name: place for name, place in paper.columns.items() if place[0] in settings} if paper else {}
     means = means_of(study.config)
-    best = {key: best_of(study, metric_of(key)) for key in {key for _, key in columns.values()}}
+    best = {key: best_of(study, metrics.metric_of(key)) for key in {key for _, key in columns.values()}}
     rows, found = [], {}
     for arm in arms:
-        cells = {name: CellName(setting, arm) for name, (setting, _) in columns.items()}
-        moments = {name: _moments(study, paper, cells[name], key) for name, (_, key) in columns.items()}
-        ours = [
-            _marked(cells[name], best[key], show_moments(metric, moments[name], with_seeds=True))
-            for name, (_, key) in columns.items()
-        ]
-        over = [[moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values()]
+        moments, ours = {}, []
+        for name, (setting, key) in columns.items():
+            cell = CellName(setting, arm)
+            moments[name] = _moments(study, paper, cell, key)
+            ours.append(_marked(cell, best[key], show_moments(metric, moments[name], with_seeds=True)))
+        over = ([moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values())
         ours += [metric.show(sum(of_mean) / len(of_mean)) for of_mean in over]
         theirs = [paper and published(paper, metric, of, arm, moments.get(of)) for of in (*columns, *means)]
         found |= {f"{arm} at {of}" if of else arm: it for of, it in zip((*columns, *means), theirs, strict=True) if it}
@@ -296,7 +264,7 @@ def pivot(study: Results, metric: Metric = ACCURACY, paper: Paper | None = None)
 
 
 def _moments(study: Results, paper: Paper | None, cell: CellName, key: str) -> Moments:
-    if paper and key == TO_TARGET.name:
+    if paper and key == metrics.TO_TARGET.name:
         reached = rounds_to_target(study, paper.target).get(cell) if paper.target in study.arms else None
         return reached.rounds if reached else (math.nan, math.nan, 0)
     return study.moments(cell, key)
@@ -333,28 +301,27 @@ def rounds_to_target(study: Results, base: str) -> dict[CellName, Reached]:
     found = {}
     for cell in dict.fromkeys(run.cell for run in study.runs):
         alike = [pair for pair in of_one_seed(study, cell, base) if pair[0].headline == pair[1].headline]
-        found[cell] = _reached(alike, cell.arm == base)
+        both = [
+            (other.last_round if cell.arm == base else _round_of(run, other), other.last_round) for run, other in alike
+        ]
+        rounds, lengths = np.array([pair for pair in both if pair[0]]).reshape(-1, 2).T
+        moments = (*mean_and_std(rounds), len(rounds))
+        found[cell] = Reached(moments, lengths.sum() / rounds.sum() if len(rounds) else math.nan, len(alike))
     return found
 
 
-def _reached(pairs: list[tuple[Run, Run]], is_base: bool) -> Reached:
-    rounds, lengths = [], []
-    for run, base in pairs:
-        target = np.nanmax([number(row.get(ACCURACY.name)) for row in base.metrics])
-        first = (row["round"] for row in run.metrics if number(row.get(ACCURACY.name)) >= target)
-        reached = base.last_round if is_base else next(first, None)
-        if reached is not None:
-            rounds.append(reached)
-            lengths.append(base.last_round)
-    return Reached((*mean_and_std(rounds), len(rounds)), sum(lengths) / sum(rounds) if rounds else math.nan, len(pairs))
+def _round_of(run: Run, base: Run) -> int | None:
+    """Returns the first round in which a run has the base run's best accuracy."""
+    target = np.nanmax([row.get(metrics.ACCURACY.name, math.nan) for row in base.metrics])
+    return next((row["round"] for row in run.metrics if row.get(metrics.ACCURACY.name, math.nan) >= target), None)
 
 
 def target_table(study: Results, base: str) -> Table:
     """Returns a row for each arm: for each setting its rounds to the target and the speed-up."""
-    found = rounds_to_target(study, base)
+    found, none = rounds_to_target(study, base), Reached((math.nan, math.nan, 0), math.nan, 0)
+    cells = {arm: [CellName(setting, arm) for setting in study.settings] for arm in study.arms}
     rows = [
-        [arm, *(text for setting in study.settings for text in _shown_reached(found.get(CellName(setting, arm))))]
-        for arm in study.arms
+        [arm, *(text for cell in of for text in _shown_reached(found.get(cell, none)))] for arm, of in cells.items()
     ]
     note = (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
@@ -365,12 +332,10 @@ def target_table(study: Results, base: str) -> Table:
     return text_table(f"Rounds to {base}", ["Arm", *names], rows, [f"{note} {unlike_note(study, base)}".rstrip()])
 
 
-def _shown_reached(reached: Reached | None) -> tuple[str, str]:
-    if reached is None or not reached.num_runs:
-        return "-", "-"
+def _shown_reached(reached: Reached) -> tuple[str, str]:
     mean, std, n = reached.rounds
     if not n:
-        return "not reached", "-"
+        return "not reached" if reached.num_runs else "-", "-"
     text = show_number(mean, ".4g") + f" ± {show_number(std, '.2g')}" * (n > 1)
     return f"{text} ({n} of {reached.num_runs})", f"{show_number(reached.speedup, '.2f')}x"
 
@@ -389,17 +354,19 @@ def timing_table(study: Results) -> Table | None:
 
 
 def _times(study: Results, arm: str) -> list[str]:
-    runs = [run for run in study.of_arm(arm) if run.timing]
-    timed = [(run, row, count) for run in runs for row, count in run.steady()]
-    together = study.shared_by(arm)
-    names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
-    per_round = [number(row.get("train")) / count for _, row, count in timed]
-    trained = [(number(row.get("train")), _trained(run, row, count)) for run, row, count in timed]
-    per_client = [seconds / clients for seconds, clients in trained if clients]
-    evaluating = [number(row.get("evaluate")) for _, row, _ in timed]
-    memory = [[number(row.get(name)) / _MIB for _, row, _ in timed] for name in ("round_bytes", "stored_bytes")]
-    shown = [_median(values, ".3g") for values in (per_round, per_client, evaluating)]
-    return [arm, names, str(sum(count for *_, count in timed)), *shown, *(_median(values, ".1f") for values in memory)]
+    import pandas as pd
+
+    runs, together = [run for run in study.of_arm(arm) if run.timing], study.shared_by(arm)
+    rows = [row | {"rounds": n, "clients": _trained(run, row, n)} for run in runs for row, n in run.steady()]
+    timed = pd.DataFrame(rows).reindex(columns=["rounds", "clients", "train", *_TIMES])
+    per_round, per_client = (
+        timed["train"] / timed["rounds"],
+        timed["train"] / timed["clients"].where(timed["clients"] > 0),
+    )
+    shown = [show_number(values.median(), ".3g") for values in (per_round, per_client, timed["evaluate"])]
+    shown += [show_number(timed[name].median() / _MIB, ".1f") for name in _TIMES[1:]]
+    names = f"{len(runs)}" + f" ({together} as one program)" * (together > 1)
+    return [arm, names, str(timed["rounds"].sum()), *shown]
 
 
 def _trained(run: Run, row: Mapping[str, Any], count: int) -> int:
@@ -411,23 +378,17 @@ def _trained(run: Run, row: Mapping[str, Any], count: int) -> int:
     return int(np.sum(run.clients["steps"][covered] > 0))
 
 
-def _median(values: list[float], form: str) -> str:
-    finite = [value for value in values if math.isfinite(value)]
-    return show_number(np.median(finite), form) if finite else "-"
-
-
 def seeds_frame(study: Results, columns: Sequence[Metric] = ()) -> "pd.DataFrame":
     """Returns the metrics of every finished run in their units: a row a seed, with swept values as columns."""
     import pandas as pd
 
-    columns = columns or columns_of(study)
+    columns, names = columns or columns_of(study), _labels(study)
     rows = [
-        dict(zip(_label_names(study), _labels(study, run.cell), strict=True))
+        dict(zip(names, _labels(study, run.cell), strict=True))
         | {axis: run.values.get(axis, "") for axis in study.axes}
         | {"Seed": run.seed}
         | {metric.heading: metric.factor * run.numbers.get(metric.name, math.nan) for metric in columns}
-        for run in study.runs
-        if run.is_finished
+        for run in study.finished().runs
     ]
     return pd.DataFrame(rows)
 
@@ -442,9 +403,9 @@ def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) 
 
     base, paper = base or study.base, paper_of(study.config)
     columns, compared = columns or columns_of(study), columns or [study.score]
-    rows = []
+    unfinished, rows = study.unfinished, []
     for cell in study.cells:
-        row: dict[str, Any] = dict(zip(_label_names(study), _labels(study, cell), strict=True))
+        row: dict[str, Any] = dict(zip(_labels(study), _labels(study, cell), strict=True))
         for metric in columns:
             mean, std, n = study.moments(cell, metric.name)
             row |= _parts(metric.heading, mean=metric.factor * mean, std=metric.factor * std, n=n)
@@ -459,7 +420,7 @@ def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) 
                 row |= _parts(f"{metric.heading} paper", mean=their.mean, std=number(their.spread), note=their.word)
         row |= {"Accuracy (%): of": study.headlines.get(cell, "")}
         row |= {"R: of": ", ".join(sorted({run.local for run in study.of_cell(cell) if run.local}))}
-        row["Unfinished"] = ", ".join(f"seed {seed} ({far})" for seed, far in study.unfinished.get(cell, {}).items())
+        row["Unfinished"] = ", ".join(f"seed {run.seed} ({far})" for run, far in unfinished if run.cell == cell)
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -3,8 +3,6 @@
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from fedjax_collapse.config.folder import CHECKPOINTS, EXPORT, LOCK, MADE_FROM, 
 from fedjax_collapse.core import files
 from fedjax_collapse.core.rows import write_json
 
-_LEFT_OUT = (CHECKPOINTS, EXPORT, LOCK, START_LOCK, REPLACED, MADE_FROM)  # names of files and folders
+_LEFT_OUT = {CHECKPOINTS, EXPORT, LOCK, START_LOCK, REPLACED, MADE_FROM}  # names of files and folders
 _SOURCES = (".py", ".css", ".js", ".jinja")
 _PACKAGES = ("matplotlib", "numpy", "pandas", "jinja2")  # the text of a report depends on them
 
@@ -40,19 +38,9 @@ class MadeFrom(NamedTuple):
 
 def stamps(folder: Path) -> Stamps:
     """Returns the stamps of all files below the folder, except for checkpoints, exported files and locks."""
-    return dict(sorted(_stamps(str(folder), "")))
-
-
-def _stamps(folder: str, inside: str) -> Iterator[tuple[str, list[int]]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name in _LEFT_OUT:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _stamps(entry.path, f"{inside}{entry.name}/")
-            else:
-                status = entry.stat(follow_symlinks=False)
-                yield f"{inside}{entry.name}", [status.st_size, status.st_mtime_ns]
+    inside = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    found = {path.as_posix(): of.lstat() for path, of in sorted(inside.items()) if not {*path.parts} & _LEFT_OUT}
+    return {path: [status.st_size, status.st_mtime_ns] for path, status in found.items()}
 
 
 @functools.cache
@@ -79,7 +67,7 @@ def record_made_from(study: Path, before: Stamps) -> None:
     written = {path: stamp for path, stamp in stamps(study).items() if _is_of_report(path)}
     of_study = {path: stamp for path, stamp in before.items() if not _is_of_report(path)}
     (study / NUMBERS).mkdir(exist_ok=True)
-    write_json(study / NUMBERS / MADE_FROM, MadeFrom(code(), dict(sorted((of_study | written).items())))._asdict())
+    write_json(study / NUMBERS / MADE_FROM, MadeFrom(code(), of_study | written)._asdict())
 
 
 def _is_of_report(path: str) -> bool:

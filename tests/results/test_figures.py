@@ -12,7 +12,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.results import load, plot
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.contents import MOST_ARMS, PLOTS, arms_note, shown_arms
+from fedjax_collapse.results.plot.contents import MOST_ARMS, PLOTS, arms_note, shown
 from fedjax_collapse.results.plot.features import project
 from fedjax_collapse.results.plot.partition import draw_partition, partition_table
 from fedjax_collapse.results.plot.rounds import curves
@@ -192,10 +192,9 @@ def test_a_sweep_of_the_partition_is_drawn_once_for_all_settings(tmp_path):
 
 def test_many_arms_are_the_first_and_the_best(tmp_path):
     study = load(write_arms(tmp_path, {f"arm {i}": [i / 100] for i in range(MOST_ARMS + 3)}))
-    assert shown_arms(study) == ["arm 0", *(f"arm {i}" for i in range(4, MOST_ARMS + 3))]
+    assert list((few := shown(study)).arms) == ["arm 0", *(f"arm {i}" for i in range(4, MOST_ARMS + 3))]
     assert arms_note(study) == "Figures show 24 of 27 arms: the first, and the best by accuracy; tables show all."
-    few = study.select(shown_arms(study))
-    assert shown_arms(few) == list(few.arms) and arms_note(few) == ""
+    assert shown(few) is few and arms_note(few) == ""
 
 
 def test_names_of_classes_and_domains_are_saved_and_shown():
@@ -221,7 +220,8 @@ def test_beside_every_row_of_the_partition_stand_its_size_classes_and_entropy(tm
     numbers = [8, 6, 4], [1, 2, 4], [0, np.log(2), np.log(4)]
     for axes, values, form in zip(panels, numbers, ("{:.0f}", "{:.0f}", "{:.2f}"), strict=True):
         assert axes.get_ylim() == cells.get_ylim() == (2.5, -0.5)
-        np.testing.assert_allclose(axes.patches[0].get_data().values[::2], values)
+        assert all(line.get_xdata()[0] < axes.get_xlim()[1] for line in axes.lines)  # the largest possible value
+        assert [bar.get_width() for bar in axes.patches] == pytest.approx(list(values))
         assert [text.get_text() for text in axes.texts] == [form.format(value) for value in values]
     many = draw_partition({"class_counts": np.ones((100, 200), int)}, "seed 0").axes[:4]
     assert not any(axes.texts for axes in many) and 3 <= len(many[0].get_yticks()) <= 13
@@ -239,6 +239,7 @@ def test_seconds_are_means_of_sums_over_rounds(study):
     assert [tick.get_text() for tick in seconds.get_yticklabels()] == ["fedavg", "feddecorr\n1/4 of shared time"]
     assert [[bar.get_width() for bar in bars] for bars in seconds.containers] == [[0, 0], [50, 50], [20, 20]]
     assert [bar.get_width() for bar in speed.patches] == [4, 4]
+    assert [[text.get_text() for text in axes.texts] for axes in (seconds, speed)] == [["70.0"] * 2, ["4"] * 2]
 
 
 def test_projection_to_the_sphere():

@@ -3,6 +3,7 @@
 import base64
 import functools
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.comparing import dead_notes, verdict
 from fedjax_collapse.results.metrics import Metric
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.contents import OVERVIEW, Plot, arms_note, plots_of, shown_arms
+from fedjax_collapse.results.plot.contents import OVERVIEW, Plot, arms_note, plots_of, shown
 from fedjax_collapse.results.reading import layouts_of
 from fedjax_collapse.results.study import Results, load, name_of
 from fedjax_collapse.results.tables import Table, difference_tables, final_table, pivots
@@ -45,17 +46,6 @@ class Figure(NamedTuple):
     def address(self) -> str:
         """The URL of the numbers, relative to the page; empty if there are none."""
         return quote(os.fsencode(self.file)) if self.csv else ""
-
-
-class Section(NamedTuple):
-    """The results of a setting; the only section, without a heading, if the study has no settings."""
-
-    heading: str
-    description: str
-    finding: str
-    colours: Mapping[str, str]  # of arms
-    tables: Sequence[Table]
-    figures: Sequence[Figure]
 
 
 def write_report(study: Results | Path | str, columns: Sequence[Metric] = (), absolute: bool = False) -> Path:
@@ -86,11 +76,10 @@ def write_report(study: Results | Path | str, columns: Sequence[Metric] = (), ab
 
 def render(study: Results, columns: Sequence[Metric] = (), absolute: bool = False) -> dict[str, str]:
     """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
-    parts = {setting: study.of_setting(setting) for setting in study.settings}
-    shown = shown_arms(study)
-    sections = [_section(part, shown, i, setting, columns, absolute) for i, (setting, part) in enumerate(parts.items())]
-    overview = _drawn(plots_of(study, OVERVIEW), study, shown, "all-", NUMBERS) if len(parts) > 1 else []
-    figures = [*overview, *(figure for section in sections for figure in section.figures)]
+    settings, some = study.settings, shown(study)
+    sections = [_section(study, some, setting, columns, absolute) for setting in settings]
+    overview = _drawn(plots_of(study, OVERVIEW), study, some, "all-", NUMBERS) if len(settings) > 1 else []
+    figures = [*overview, *(figure for section in sections for figure in section["figures"])]
     page = _template().render(
         title=study.config.get("title") or f"Study {name_of(study.path.resolve())}",
         description=description(study),
@@ -149,8 +138,7 @@ def missing_results(study: Results) -> list[str]:
             s: missing_results(study.of_setting(s)) if s in study.settings else ["no results."] for s in study.arms_in
         }
         return [f"{setting}: {note}" for setting, notes in found.items() for note in notes]
-    unfinished = [(cell.arm, seed, far) for cell, of in study.unfinished.items() for seed, far in of.items()]
-    notes = [f"{arm}, seed {seed}: unfinished, {far}; not in the tables." for arm, seed, far in unfinished]
+    notes = [f"{run.arm}, seed {run.seed}: unfinished, {far}; not in the tables." for run, far in study.unfinished]
     notes += [f"Failed: {line}" for lines in study.failed.values() for line in lines]
     num_seeds = len(study.config.get("seeds", ()))
     for arm in dict.fromkeys(cell.arm for cell in study.cells):
@@ -161,9 +149,8 @@ def missing_results(study: Results) -> list[str]:
 
 def _several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences about arms that different starts have trained in different layouts."""
-    several = {arm: "; ".join(layouts) for arm, layouts in layouts_of(starts).items() if len(layouts) > 1}
     note = "{}: starts have trained it with {}: rounding may differ between them."
-    return [note.format(*of_arm) for of_arm in several.items()]
+    return [note.format(arm, "; ".join(of_arm)) for arm, of_arm in layouts_of(starts).items() if len(of_arm) > 1]
 
 
 def _environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -175,11 +162,10 @@ def _environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tu
     if len(recorded) < 2:
         return [("", pairs) for pairs in recorded or [[]]]
     sections = [(f"Start 1 of {len(recorded)}", recorded[0])]
-    for before, (position, pairs) in zip(recorded, enumerate(recorded[1:], 2), strict=False):
+    for position, (before, pairs) in enumerate(itertools.pairwise(recorded), 2):
         heading = f"Start {position} of {len(recorded)}: what differs from the one before"
-        gone = dict(before).keys() - dict(pairs).keys()
         differs = [pair for pair in pairs if pair not in before]
-        sections.append((heading, differs + [(name, "-") for name, _ in before if name in gone]))
+        sections.append((heading, differs + [(name, "-") for name, _ in before if name not in dict(pairs)]))
     return sections
 
 
@@ -199,20 +185,23 @@ def _template() -> Any:
     return environment.get_template("page.html.jinja")
 
 
-def _section(
-    part: Results, shown: Sequence[str], index: int, setting: str, columns: Sequence[Metric], absolute: bool
-) -> Section:
-    colours = {cell.arm: "#999999" for cell in part.cells}
-    colours |= {arm: drawing.themed(colour) for arm, colour in drawing.colours_of(part).items()}
+def _section(study: Results, some: Results, setting: str, columns: Sequence[Metric], absolute: bool) -> dict[str, Any]:
+    """Returns the results of a setting for the page; without a heading if the study has no settings."""
+    part, prefix = study.of_setting(setting), f"setting{study.settings.index(setting)}-" if setting else ""
+    colours = {arm: drawing.themed(colour) for arm, colour in drawing.colours_of(part).items()}
     folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
-    figures = _drawn(plots_of(part, absolute=absolute), part, shown, f"setting{index}-" if setting else "", folder)
-    tables = [final_table(part, columns), *difference_tables(part, columns=columns)]
-    return Section(setting, description(part) if setting else "", verdict(part), colours, tables, figures)
+    return {
+        "heading": setting,
+        "description": description(part),
+        "finding": verdict(part),
+        "colours": dict.fromkeys((cell.arm for cell in part.cells), "#999999") | colours,
+        "tables": [final_table(part, columns), *difference_tables(part, columns=columns)],
+        "figures": _drawn(plots_of(part, absolute=absolute), part, some.of_setting(setting), prefix, folder),
+    }
 
 
-def _drawn(plots: Iterable[Plot], study: Results, shown: Sequence[str], prefix: str, folder: str) -> list[Figure]:
+def _drawn(plots: Iterable[Plot], study: Results, some: Results, prefix: str, folder: str) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
-    some = study if len(shown) == len(study.arms) else study.select([arm for arm in shown if arm in study.arms])
     drawn = (_draw(plot, study if plot.of_all_arms else some, prefix + plot.name, folder) for plot in plots)
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 

@@ -26,7 +26,7 @@ class Plot(NamedTuple):
     table: Callable[[Results], Table | None] | None = None
     wide: bool = False  # as wide as the page
     optional: bool = False  # left out without data, instead of being reported as missing
-    of_all_arms: bool = False  # not only of ``shown_arms``
+    of_all_arms: bool = False  # not only of ``shown``
 
     @property
     def name(self) -> str:
@@ -39,20 +39,22 @@ class Plot(NamedTuple):
         return " ".join((self.draw.__doc__ or "").split())
 
 
-def shown_arms(study: Results) -> list[str]:
-    """Returns the arms of figures: all up to ``MOST_ARMS``, otherwise the first and the best by the study's score."""
+def shown(study: Results) -> Results:
+    """Returns the results that figures show: of all arms, or of ``MOST_ARMS``, the first and the best by the score."""
     first, *others = study.arms
-    if len(others) >= MOST_ARMS and study.score.name in study.final:
+    if len(others) < MOST_ARMS:
+        return study
+    if study.score.name in study.final:
         others = [arm for arm in study.select(sort=study.score.name).arms if arm != first]
-    shown = {first, *others[: MOST_ARMS - 1]}
-    return [arm for arm in study.arms if arm in shown]
+    best = {first, *others[: MOST_ARMS - 1]}
+    return study.select([arm for arm in study.arms if arm in best])
 
 
 def arms_note(study: Results) -> str:
     """Says which arms are in figures; empty if all are."""
-    shown, arms = shown_arms(study), study.arms
+    few, many = len(shown(study).arms), len(study.arms)
     best = f"the first, and the best by {study.score.quantity}"
-    return f"Figures show {len(shown)} of {len(arms)} arms: {best}; tables show all." if len(shown) < len(arms) else ""
+    return f"Figures show {few} of {many} arms: {best}; tables show all." if few < many else ""
 
 
 _more = functools.partial(Plot, wide=True, optional=True)  # drawn if a study measured more than all do

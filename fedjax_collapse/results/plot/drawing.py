@@ -1,11 +1,10 @@
 """The style of figures, on a page and on paper: one look per arm, few sizes, legends, and figures as SVG text."""
 
-import contextlib
-import contextvars
 import functools
 import html
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from io import StringIO
 from numbers import Real
 from pathlib import Path
@@ -41,7 +40,6 @@ _FROM, _TO = 0.27, 0.78  # the part of a scale that is visible on light and on d
 PAPER, GRID, ABSENT, MUTE, LIGHT, INK = "#fefefe", "#e6e6e6", "#dddddd", "#555555", "#d9d9d9", "#000000"
 _VARIABLES = {PAPER: "paper", GRID: "grid", ABSENT: "absent", MUTE: "mute", LIGHT: "light", INK: "ink"}
 _LONGEST = 48  # letters of an arm's name in a legend
-_SEPARATE = 40  # the largest number of bars with gaps between them
 SERVER_AND_LOCAL = {
     f"{of} model": {"color": MUTE, "linestyle": line} for of, line in {"server": "-", "local": "--"}.items()
 }
@@ -58,14 +56,18 @@ STYLE = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "legend.frameon": False,
+    "legend.columnspacing": 1.4,
+    "legend.handlelength": 2.2,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
     "svg.fonttype": "path",
     "svg.hashsalt": "fedjax_collapse",
     "figure.facecolor": PAPER,
+    "figure.figsize": (WIDTH, WIDTH),
+    "figure.constrained_layout.use": True,
     "axes.facecolor": PAPER,
 }
-_IN_A_COLUMN = {
+_IN_A_COLUMN = STYLE | {
     "font.size": 7,
     "axes.titlesize": 7,
     "lines.linewidth": 1.1,
@@ -74,29 +76,27 @@ _IN_A_COLUMN = {
     "grid.linewidth": 0.5,
     **{f"{axis}tick.major.{what}": size for axis in "xy" for what, size in (("width", 0.6), ("size", 2.5))},
     "figure.facecolor": "white",
+    "figure.figsize": (COLUMN, COLUMN),
     "axes.facecolor": "white",
 }
-_is_for_column = contextvars.ContextVar("is_for_column", default=False)
 
 
-@contextlib.contextmanager
-def for_column() -> Iterator[None]:
+def for_column() -> AbstractContextManager[None]:
     """Makes figures that are drawn in its body as wide as a column of a paper, with legible text."""
-    token = _is_for_column.set(True)
-    try:
-        yield
-    finally:
-        _is_for_column.reset(token)
+    import matplotlib
+
+    return matplotlib.rc_context(_IN_A_COLUMN)
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function that draws, to use the style of the report."""
+    """Decorates a function that draws, to use the style of the report, or of a column inside of ``for_column``."""
 
     @functools.wraps(draw)
     def wrapped(*args, **kwargs):
         import matplotlib
 
-        with matplotlib.rc_context(STYLE | _IN_A_COLUMN if _is_for_column.get() else STYLE):
+        is_styled = matplotlib.rcParams["svg.hashsalt"] == STYLE["svg.hashsalt"]
+        with matplotlib.rc_context({} if is_styled else STYLE):
             return draw(*args, **kwargs)
 
     return wrapped
@@ -143,10 +143,11 @@ def by_arm(selection: "pd.DataFrame", column: str = "arm") -> "dict[Any, pd.Data
 
 def new_figure(height: float, width: float = WIDTH) -> "Figure":
     """Returns an empty figure (sizes in inches of the report) that is not registered with pyplot."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    scale = COLUMN / WIDTH if _is_for_column.get() else 1
-    return Figure(figsize=(scale * width, scale * height), layout="constrained")
+    scale = matplotlib.rcParams["figure.figsize"][0] / WIDTH
+    return Figure(figsize=(scale * width, scale * height))
 
 
 def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **options: Any) -> "list[Axes]":
@@ -208,16 +209,20 @@ def colours_for(arms: Mapping[str, Arm]) -> dict[str, str]:
     Arms of one declared arm that differ in one number follow each other by ascending value; their colours are evenly
     spaced on a scale, from its dark end. All other arms have categorical colours.
     """
+    import matplotlib
+    from matplotlib.colors import to_hex
+
     declared: dict[str, dict[str, Arm]] = {}
     for name, arm in arms.items():
         declared.setdefault(arm.declared, {})[name] = arm
-    groups = list(filter(None, map(_by_number, declared.values())))
-    first = {group[0]: scale for group, scale in zip(groups, map(_scale, range(len(groups)), groups), strict=True)}
-    group_of = {name: group for group in groups for name in group}
-    others, colours = [name for name in arms if name not in group_of], {}
-    for name in arms:
-        colours |= first[group_of[name][0]] if name in group_of else {name: arm_colour(others, name)}
-    return colours
+    group_of, colours = {}, {}
+    for i, group in enumerate(filter(None, map(_by_number, declared.values()))):
+        scale = matplotlib.colormaps[_SCALES[i % len(_SCALES)]]
+        colours |= zip(group, map(to_hex, scale(np.linspace(_FROM, _TO, len(group)))), strict=True)
+        group_of |= dict.fromkeys(group, group)
+    others = [name for name in arms if name not in colours]
+    colours |= {name: arm_colour(others, name) for name in others}
+    return {name: colours[name] for arm in arms for name in group_of.get(arm, [arm])}
 
 
 def _by_number(arms: Mapping[str, Arm]) -> list[str]:
@@ -227,15 +232,6 @@ def _by_number(arms: Mapping[str, Arm]) -> list[str]:
     values = {name: arm.values.get(differ[0]) for name, arm in arms.items()} if len(differ) == 1 else {"": None}
     is_swept = all(isinstance(value, Real) and not isinstance(value, bool) for value in values.values())
     return sorted(values, key=values.get) if is_swept else []
-
-
-def _scale(index: int, names: Sequence[str]) -> dict[str, str]:
-    """Returns colours for these names, evenly spaced on one of matplotlib's maps."""
-    import matplotlib
-    from matplotlib.colors import to_hex
-
-    colours = matplotlib.colormaps[_SCALES[index % len(_SCALES)]](np.linspace(_FROM, _TO, len(names)))
-    return dict(zip(names, map(to_hex, colours), strict=True))
 
 
 def arm_look(colours: Mapping[str, str], arm: str) -> dict[str, Any]:
@@ -269,12 +265,10 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], abov
     handles = [Line2D([], [], **handle) if isinstance(handle, dict) else handle for handle in handles]
     size = matplotlib.rcParams["font.size"]
     width = 120 / size * figure.get_figwidth()  # characters that fit, roughly
-    columns = min(len(labels), max(1, int(width // (max(map(len, labels)) + 7))))
-    rows = -(-len(labels) // columns)
-    columns = -(-len(labels) // rows)  # as many rows, but filled evenly
+    rows = -(-len(labels) // max(1, int(width // (max(map(len, labels)) + 7))))
     figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
     place = f"outside {'upper' if above else 'lower'} center"
-    figure.legend(handles, labels, loc=place, ncols=columns, columnspacing=1.4, handlelength=2.2)
+    figure.legend(handles, labels, loc=place, ncols=-(-len(labels) // rows))
 
 
 def arm_legend(
@@ -301,22 +295,20 @@ def whole_numbers(axis: Any, most: int = 8) -> None:
 def cell_edges(centres: np.ndarray) -> np.ndarray:
     """Returns the boundaries of cells around ascending centres; half a unit beyond a single centre."""
     centres = np.asarray(centres, float)
+    if len(centres) == 1:
+        return centres[0] + np.array([-0.5, 0.5])
     between = (centres[1:] + centres[:-1]) / 2
-    first = 2 * centres[0] - between[0] if len(between) else centres[0] - 0.5
-    last = 2 * centres[-1] - between[-1] if len(between) else centres[0] + 0.5
-    return np.concatenate([[first], between, [last]])
+    return np.r_[2 * centres[0] - between[0], between, 2 * centres[-1] - between[-1]]
 
 
 def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
     """Draws ``values[row, column]`` with row 0 on top and undefined cells in grey; returns what a colour bar needs."""
     axes.grid(False)
     axes.set_facecolor(ABSENT)
-    masked = np.ma.masked_invalid(values)
-    edges = cell_edges(rows)
-    mesh = axes.pcolormesh(cell_edges(columns), edges, masked, rasterized=True, **style)
-    axes.set_ylim(edges[-1], edges[0])
     axes.spines[:].set_visible(False)
-    return mesh
+    edges, masked = cell_edges(rows), np.ma.masked_invalid(values)
+    axes.set_ylim(edges[-1], edges[0])
+    return axes.pcolormesh(cell_edges(columns), edges, masked, rasterized=True, **style)
 
 
 def heat_maps(
@@ -333,47 +325,18 @@ def heat_maps(
     """
     from matplotlib.colors import LogNorm, Normalize
 
-    cells = np.concatenate([[], *(part.to_numpy(float).ravel() for _, part in parts)])
+    titles, parts = zip(*parts, strict=True)
+    cells = np.concatenate([part.to_numpy(float).ravel() for part in parts])
     cells = cells[np.isfinite(cells) & ((cells > 0) | (not logarithmic))]
     if not len(cells):
         return None
     norm = (LogNorm if logarithmic else Normalize)(cells.min(), cells.max())
-    is_alike = len({len(part) for _, part in parts}) == 1
-    figure, panels = panels_of([title for title, _ in parts], "round", up, columns, sharey=is_alike)
-    for axes, (_, part) in zip(panels, parts, strict=True):
+    figure, panels = panels_of(titles, "round", up, columns, sharey=len({*map(len, parts)}) == 1)
+    for axes, part in zip(panels, parts, strict=True):
         image = heat_map(axes, part.columns, part.index, part, norm=norm, cmap="viridis")
         whole_numbers(axes.yaxis, 6)
     figure.colorbar(image, ax=panels, label=values + ", log scale" * logarithmic)
     return figure
-
-
-def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: float | None = None) -> None:
-    """Draws a horizontal bar per row, row 0 as in a heat map, all as one path so that there may be thousands.
-
-    Args:
-        axes: where to draw.
-        values: [rows] the lengths.
-        written: the format of a number on each bar; None for no numbers.
-        most: the largest possible value, marked by a dotted line.
-    """
-    limit = float(most or max(values) or 1)
-    rows = np.arange(len(values))
-    lengths, edges = values, np.arange(len(values) + 1) - 0.5
-    if len(values) <= _SEPARATE:
-        edges = (rows[:, None] + [-0.4, 0.4]).ravel()
-        lengths = np.stack([values, np.zeros(len(values))], axis=1).ravel()[:-1]
-    axes.stairs(lengths, edges, orientation="horizontal", fill=True, color=BAR, rasterized=len(values) > 500)
-    for row, value in enumerate(values) if written else ():
-        inside = value > limit / 2
-        look = {"ha": "right", "color": "white"} if inside else {"ha": "left"}
-        place = {"xytext": (-3 if inside else 3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
-        axes.annotate(written.format(value), (value, row), **place, **look)
-    if most is not None:
-        axes.axvline(most, **THRESHOLD)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, limit * 1.04)
-    axes.locator_params(axis="x", nbins=3, integer=np.issubdtype(values.dtype, np.integer))
 
 
 def themed(text: str) -> str:

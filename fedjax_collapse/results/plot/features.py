@@ -5,7 +5,7 @@ round of each arm's first run; of ``layers``; of ``head_spectrum``, as in FedUV'
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,14 +29,6 @@ _DECIMALS = 2  # of places
 _KINDS = {"features": "3f", "labels": "2iu", "clients": "2iu", "local_features": "4f"}
 _STAGES = ("after training", "after averaging")
 _ROUNDS = 5  # the most rounds whose singular values are drawn
-
-
-class Saved(NamedTuple):
-    """The arrays of the measurement ``features`` at its last round."""
-
-    features: np.ndarray  # [examples, features] of the server's model
-    labels: np.ndarray  # [examples]
-    local: dict[int, np.ndarray]  # by client, the features of its model
 
 
 def project(features: np.ndarray) -> np.ndarray:
@@ -85,35 +77,38 @@ def saved_by(run: Run, mark: str, **kinds: str) -> Arrays:
     return found | {"round": arrays["round"]} if prefix and all(are_so) else {}
 
 
-def _saved(run: Run) -> Saved | None:
-    """Reads the arrays, which are too large to be read in advance; None if there are none."""
+def _saved(run: Run) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]] | None:
+    """Reads the measurement ``features`` at its last round, which is too large to be read in advance; None without it.
+
+    Features of the server's model [examples, features], labels [examples], and by client the features of its model.
+    """
     saved = saved_by(run, "local_features", **_KINDS)
     features, labels, clients, local = (saved[name][-1] for name in _KINDS) if saved else [np.empty(0)] * 4
     if not saved or len(labels) != len(features) or local.shape != (len(clients), *features.shape):
         return None
-    return Saved(features, labels, {int(c): part for c, part in zip(clients, local, strict=True) if c >= 0})
+    return features, labels, {int(c): part for c, part in zip(clients, local, strict=True) if c >= 0}
 
 
-def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray]:
+def _of_one_class(features: np.ndarray, labels: np.ndarray, local: Mapping[int, np.ndarray]) -> tuple[Any, Any]:
     """Returns the t-SNE of test features of one class under several clients' models; nothing without several."""
-    clients = list(saved.local)[:CLIENTS]
+    clients = list(local)[:CLIENTS]
     if len(clients) < 2:
-        return np.empty((0, 2)), np.empty(0)
-    shown = 1 if np.any(saved.labels == 1) else saved.labels.min()  # 1 as in FedUV's figure, or the first
-    parts = [saved.local[client][saved.labels == shown] for client in clients]
+        return (), ()
+    shown = 1 if np.any(labels == 1) else labels.min()  # 1 as in FedUV's figure, or the first
+    parts = [local[client][labels == shown] for client in clients]
     return embed(np.concatenate(parts)), np.repeat(clients, [len(part) for part in parts])
 
 
-def _points(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarray]]) -> Callable:
+def _points(group: str, points_of: Callable) -> Callable:
     """Returns a function that selects the points [points, 2 or 3] of every arm and their groups, if all are finite."""
 
     def select(study: Results) -> "pd.DataFrame":
         parts = []
         for arm in study.arms:
-            if saved := _saved(study.of_arm(arm)[0]):
-                places, groups = points_of(saved)
+            places, groups = points_of(*saved) if (saved := _saved(study.of_arm(arm)[0])) else ((), ())
+            if len(places) and np.isfinite(places).all():
                 named = dict(zip("xyz", places.T.round(_DECIMALS), strict=False))
-                parts += [{"arm": arm, group: groups} | named] if len(places) and np.isfinite(places).all() else []
+                parts.append({"arm": arm, group: groups} | named)
         return stacked(parts)
 
     return select
@@ -168,8 +163,7 @@ def draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks: Mapping[i
 
     axes.add_patch(Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8))
     up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
-    circles = [point(latitude, _LINES) for latitude in up] + [point(_LINES, longitude) for longitude in right]
-    for circle in circles:
+    for circle in [*(point(latitude, _LINES) for latitude in up), *(point(_LINES, longitude) for longitude in right)]:
         x, y, depth = _seen(circle)
         axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
     for group in sorted(points):
@@ -201,7 +195,7 @@ def _seen(places):
     return right, np.cos(above) * z - np.sin(above) * forward, np.cos(above) * forward + np.sin(above) * z
 
 
-@draws(_points("class", lambda saved: (project(saved.features), saved.labels)))
+@draws(_points("class", lambda features, labels, _: (project(features), labels)))
 def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
     """Test-set features of the server model at the last round that saved them, first seed, on the unit sphere.
 
@@ -211,7 +205,7 @@ def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
     return _draw_points(study, selection, draw_sphere)
 
 
-@draws(_points("class", lambda saved: (embed(saved.features), saved.labels)))
+@draws(_points("class", lambda features, labels, _: (embed(features), labels)))
 def tsne_classes(study: Results, selection: "pd.DataFrame") -> "Figure":
     """Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE.
 
@@ -230,7 +224,7 @@ def tsne_clients(study: Results, selection: "pd.DataFrame") -> "Figure":
     return _draw_points(study, selection, _draw_plane)
 
 
-def _layers(quantity: str) -> "Callable[[Results], pd.DataFrame]":
+def _layers(quantity: str) -> Callable:
     """Returns a function that selects one of the quantities of ``layers`` on the test set, mean over seeds.
 
     Local models are the mean over the watched clients.
@@ -242,8 +236,8 @@ def _layers(quantity: str) -> "Callable[[Results], pd.DataFrame]":
             if saved := saved_by(run, "received_nc1", **{quantity: "2f", local: "3f"}):  # only ``layers`` has that name
                 mean = np.ma.masked_invalid(saved[local]).mean(axis=1).filled(np.nan)
                 rounds, layers = np.meshgrid(saved["round"], range(1, 1 + mean.shape[1]), indexing="ij")
-                both = dict(zip(_STAGES, (mean.ravel(), saved[quantity].ravel()), strict=True))
-                parts.append({"arm": run.arm, "round": rounds.ravel(), "layer": layers.ravel()} | both)
+                both = zip(_STAGES, (mean.ravel(), saved[quantity].ravel()), strict=True)
+                parts.append({"arm": run.arm, "round": rounds.ravel(), "layer": layers.ravel(), **dict(both)})
         return mean_over_seeds(parts, ["arm", "round", "layer"])
 
     return select

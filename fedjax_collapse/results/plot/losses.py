@@ -39,12 +39,13 @@ def client_loss(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     """
     parts = {arm: of.set_index("round").iloc[:, 2:].T for arm, of in by_arm(selection).items()}
     parts = {arm: of.set_axis(range(len(of))) for arm, of in parts.items() if np.isfinite(of).any(axis=None)}
-    values = np.concatenate([part.to_numpy().ravel() for part in parts.values()]) if parts else np.zeros(1)
-    low, high = np.nanmin(values), np.nanmax(values)
+    if not parts:
+        return None
+    low, high = (find(selection.iloc[:, 3:].to_numpy()) for find in (np.nanmin, np.nanmax))
     logarithmic = bool(high > 0 and low < high / 20)
-    if logarithmic:
-        parts = {arm: part.clip(lower=high / 1e4) for arm, part in parts.items()}
-    return drawing.heat_maps([*parts.items()], "client", "cross-entropy (nats)", logarithmic)
+    least = high / 1e4 if logarithmic else -np.inf
+    shown = [(arm, part.clip(lower=least)) for arm, part in parts.items()]
+    return drawing.heat_maps(shown, "client", "cross-entropy (nats)", logarithmic)
 
 
 def _within_rounds(study: Results) -> "pd.DataFrame":

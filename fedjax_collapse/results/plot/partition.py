@@ -23,9 +23,10 @@ def _class_counts_of_first(study: Results) -> "pd.DataFrame":
     """Returns the examples of each class at each client, for the first run that recorded its partition."""
     parts = []
     for run in recorded(study)[:1]:
-        counts, names = _class_counts(run), [str(name) for name in run.partition.get("class_names", ())]
-        names = names if len(names) == counts.shape[1] else list(map(str, range(counts.shape[1])))
-        of_class = dict(zip(names, counts.T, strict=True))
+        counts, names = _class_counts(run), list(map(str, run.partition.get("class_names", ())))
+        of_class = dict(
+            zip(names if len(names) == counts.shape[1] else map(str, range(counts.shape[1])), counts.T, strict=True)
+        )
         parts.append({"arm": run.arm, "seed": run.seed, "client": range(len(counts))} | of_class)
     return stacked(parts)
 
@@ -61,10 +62,29 @@ def draw_partition(arrays: Arrays, name: str) -> "Figure":
         ("entropy of the\nclasses (nats)", skew.entropy, "{:.2f}", np.log(classes), f"max. log {classes}"),
     )
     for axes, (heading, values, written, most, mark) in zip(panels, columns, strict=True):
-        drawing.bars(axes, values, written if clients <= FEW else None, most)
+        _draw_bars(axes, values, written, most)
         axes.set_xlabel(heading)
         axes.set_title(mark, loc="right", fontsize="small")
     return figure
+
+
+def _draw_bars(axes: "Axes", values: np.ndarray, written: str, most: float | None) -> None:
+    """Draws a horizontal bar for each of the values, with its number if there is room; thousands as one outline.
+
+    A dotted line marks the largest possible value, ``most``.
+    """
+    if most is not None:
+        axes.axvline(most, **drawing.THRESHOLD)
+    if len(values) <= FEW:
+        bars = axes.barh(range(len(values)), values, color=drawing.BAR)
+        axes.bar_label(bars, fmt=written, padding=3, fontsize="small")
+    else:
+        edges, look = np.arange(len(values) + 1) - 0.5, {"fill": True, "color": drawing.BAR}
+        axes.stairs(values, edges, orientation="horizontal", rasterized=len(values) > 500, **look)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, max(1.04 * (most or 0), max(values) * (1.6 if len(values) <= FEW else 1.04)) or 1)
+    axes.locator_params(axis="x", nbins=3, integer=np.issubdtype(values.dtype, np.integer))
 
 
 def partition_table(study: Results) -> Table | None:

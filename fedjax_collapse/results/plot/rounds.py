@@ -8,30 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedjax_collapse.results import metrics
 from fedjax_collapse.results.comparing import verdict
-from fedjax_collapse.results.metrics import (
-    ACCURACY,
-    EFFECTIVE_RANK,
-    LARGEST,
-    LOCAL_EFFECTIVE_RANK,
-    TASK_LOSS,
-    R,
-    is_measured,
-    is_of_domain,
-    metric_of,
-    number,
-    panels,
-)
+from fedjax_collapse.results.metrics import is_measured, metric_of
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import (
-    PAPER,
-    THRESHOLD,
-    arm_line,
-    by_arm,
-    colours_of,
-    draws,
-    whole_numbers,
-)
+from fedjax_collapse.results.plot.drawing import arm_line, by_arm, colours_of, draws, whole_numbers
 from fedjax_collapse.results.plot.spectrum import shares
 from fedjax_collapse.results.study import Results
 
@@ -64,8 +45,7 @@ def curves(study: Results, metrics: Sequence[str]) -> "pd.DataFrame":
     labels = ["setting"] * study.has_settings + ["arm"]
     names = [name for name in dict.fromkeys(metrics) if name in study.frame]
     long = study.frame.melt([*labels, "round"], names, "metric", "value")
-    long["value"] = pd.to_numeric(long["value"], "coerce").where(lambda values: values.abs() <= LARGEST)
-    for name, order in (("setting", study.settings), ("arm", study.arms), ("metric", names)):
+    for name, order in {"setting": study.settings, "arm": study.arms, "metric": names}.items():
         if name in long:
             long[name] = pd.Categorical(long[name], order)
     moments = long.dropna().groupby([*labels, "metric", "round"], observed=True)["value"].agg(["mean", "std"])
@@ -86,7 +66,7 @@ def draw_curves(axes: "Axes", colours: Mapping[str, str], selection: "pd.DataFra
     bands = bands and selection["arm"].nunique() <= _MOST_BANDS
     for (arm, name), curve in by_arm(selection, ["arm", "metric"]).items():
         is_dashed = is_of_local[name] and len(is_of_local) > 1
-        look = arm_line(colours, arm, len(curve)) | ({"markerfacecolor": PAPER} if is_dashed else {})
+        look = arm_line(colours, arm, len(curve)) | ({"markerfacecolor": drawing.PAPER} if is_dashed else {})
         mean, std = (metric_of(name).factor * curve[part].to_numpy() for part in ("mean", "std"))
         axes.plot(curve["round"], mean, "--" if is_dashed else "-", **look)
         if bands:
@@ -107,20 +87,18 @@ def _enlarge(axes: "Axes", first: int, last: int) -> None:
     whole_numbers(axes.xaxis, 4)
 
 
-def over_rounds(
-    of_each: bool = False, finish: "Callable[[Results, Figure], None]" = lambda study, figure: None
-) -> "Callable[[Callable[[Results], Sequence[str]]], Callable[..., Figure | None]]":
+def over_rounds(of_each: bool = False, finish: Callable[..., None] = lambda study, figure: None) -> Callable:
     """Makes a figure of a function that returns the names of metrics: a panel for each setting if there are several.
 
     Args:
         of_each: whether each metric has a panel, with those of local models in that of the server's.
-        finish: adds to the figure.
+        finish: adds to the figure, given the results and the figure.
     """
 
     def decorate(names_of):
         @functools.wraps(names_of)
         def figure(study, selection):
-            groups = panels(selection["metric"].unique()).values()
+            groups = metrics.panels(selection["metric"].unique()).values()
             titles = {name: metric_of(of[0]).heading if of_each else "" for of in groups for name in of}
             parts = by_arm(selection, selection.get("setting", selection["metric"].map(titles)))
             finish(study, drawn := _draw_panels(study, selection, parts))
@@ -140,9 +118,8 @@ def _draw_panels(study: Results, selection: "pd.DataFrame", parts: "Mapping[str,
         figure = drawing.new_figure(3.7)
         shown = drawing.grid_of(figure, 1 + late, 1 + late, up, width_ratios=(3, 2)[: 1 + late])
     else:
-        figure, shown = drawing.panels_of(
-            list(parts), up=up, columns=min(2, len(parts)) * is_measured(name), height=2.6
-        )
+        columns = min(2, len(parts)) * is_measured(name)
+        figure, shown = drawing.panels_of(list(parts), up=up, columns=columns, height=2.6)
     for axes, part in zip(shown, [*parts.values()] * (1 + late), strict=True):
         draw_curves(axes, colours, part)
     if late:
@@ -154,29 +131,27 @@ def _draw_panels(study: Results, selection: "pd.DataFrame", parts: "Mapping[str,
 
 def _add_shares(study: Results, figure: "Figure") -> None:
     """Adds a scale of percentages of the features if all arms have the same number."""
-    numbers = set(study.num_features.values())
-    if len(numbers) == 1 and not study.has_settings:
-        (number,) = numbers
-        to_share, to_rank = (lambda rank: 100 * rank / number), (lambda share: share * number / 100)
-        scale = figure.axes[-1].secondary_yaxis("right", functions=(to_share, to_rank))
-        scale.set_ylabel(f"% of {number} features")
+    count, *others = {*study.num_features.values()} or {0}
+    if count and not others and not study.has_settings:
+        functions = (lambda rank: 100 * rank / count), (lambda share: share * count / 100)
+        figure.axes[-1].secondary_yaxis("right", functions=functions).set_ylabel(f"% of {count} features")
 
 
 def _add_zero(study: Results, figure: "Figure") -> None:
     for axes in figure.axes:
-        axes.axhline(0, **THRESHOLD, zorder=1)
+        axes.axhline(0, **drawing.THRESHOLD, zorder=1)
 
 
 @over_rounds()
 def accuracy(study: Results) -> list[str]:
     """The headline accuracy (see the note below the table), higher is better."""
-    return [ACCURACY.name]
+    return [metrics.ACCURACY.name]
 
 
 @over_rounds()
 def score(study: Results) -> list[str]:
     """The score of a task that has no accuracy (see the note below the table)."""
-    return [study.score.name] * (study.score != ACCURACY)
+    return [study.score.name] * (study.score != metrics.ACCURACY)
 
 
 @over_rounds()
@@ -185,7 +160,7 @@ def training_loss(study: Results) -> list[str]:
 
     Without the terms of regularizers: mean over the clients of a round, weighted by their examples.
     """
-    return [TASK_LOSS.name]
+    return [metrics.TASK_LOSS.name]
 
 
 @over_rounds(finish=_add_shares)
@@ -195,7 +170,8 @@ def effective_rank(study: Results) -> list[str]:
     It is 1 if one direction carries all variance, the number of features if all carry the same, so that a falling curve
     is dimensional collapse. The scale on the right, for arms with equally many features, is their percentage.
     """
-    return [EFFECTIVE_RANK.name, *[local_name(study, LOCAL_EFFECTIVE_RANK.name)] * (not study.has_settings)]
+    local = local_name(study, metrics.LOCAL_EFFECTIVE_RANK.name)
+    return [metrics.EFFECTIVE_RANK.name, *[local] * (not study.has_settings)]
 
 
 @over_rounds(finish=_add_zero)
@@ -205,22 +181,22 @@ def collapse_ratio(study: Results) -> list[str]:
     λ_k is the k-th largest eigenvalue of the local and of the global (server) model of the same round: 0 means equal
     spectra, below 0 the local spectrum is the lower one; if several clients are watched, the mean over them.
     """
-    return [local_name(study, R.name)]
+    return [local_name(study, metrics.R.name)]
 
 
 @over_rounds(of_each=True)
 def domains(study: Results) -> list[str]:
     """Accuracy of the server model on the test examples of each domain."""
-    return list(filter(is_of_domain, study.frame))
+    return list(filter(metrics.is_of_domain, study.frame))
 
 
 @over_rounds(of_each=True)
 def measurements(study: Results) -> list[str]:
     """Custom measurements (measured/<name> in metrics.jsonl); those of several local models are the mean over them."""
-    return [name for names in panels(study.measurements).values() for name in names]
+    return [name for names in metrics.panels(study.measurements).values() for name in names]
 
 
-@draws(lambda study: curves(study, [study.score.name, EFFECTIVE_RANK.name]))
+@draws(lambda study: curves(study, [study.score.name, metrics.EFFECTIVE_RANK.name]))
 def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     """Accuracy, or the score of the task, and effective rank per round, and the server's spectrum at the end.
 
@@ -229,13 +205,14 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     """
     figure, colours = drawing.new_figure(4.4, _WIDTH), colours_of(study)
     accuracy, rank, spectrum = figure.subplots(1, 3)
-    for axes, metric in ((accuracy, study.score), (rank, EFFECTIVE_RANK)):
-        for run in study.runs:
-            values = [metric.factor * number(row.get(metric.name)) for row in run.metrics]
-            axes.plot([row["round"] for row in run.metrics], values, color=colours[run.arm], **_SEED)
+    for axes, metric in ((accuracy, study.score), (rank, metrics.EFFECTIVE_RANK)):
+        rows = study.frame.reindex(columns=["arm", "seed", "round", metric.name])
+        for (arm, _), run in by_arm(rows, ["arm", "seed"]).items():
+            axes.plot(run["round"], metric.factor * run[metric.name], color=colours[arm], **_SEED)
         draw_curves(axes, colours, selection[selection["metric"] == metric.name], bands=False)
         axes.set_title(metric.axis)
-    arms = {*selection["arm"][selection["metric"] == EFFECTIVE_RANK.name], *_draw_variance(spectrum, study, colours)}
+    is_rank = selection["metric"] == metrics.EFFECTIVE_RANK.name
+    arms = {*selection["arm"][is_rank], *_draw_variance(spectrum, study, colours)}
     if title := verdict(study):
         sentences = re.split(r"(?<=\.) ", drawing.label(title, 6 * _TITLE))
         wrapped = "\n".join(textwrap.fill(sentence, _TITLE) for sentence in sentences)
@@ -247,13 +224,13 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
 def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> list[str]:
     """Draws shares of the variance by principal dimension of the server's features at the end; returns the arms."""
     arms = []
-    for arm in study.num_features:
-        ends = [run.spectra["server"][-1] for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
-        percents = 100 * shares(np.reshape(ends, (len(ends), -1)))
+    for arm, features in study.num_features.items():
+        ends = [run.spectra["server"][-1] for run in study.with_spectra if run.arm == arm]
+        percents = 100 * shares(np.reshape(ends, (-1, features)))
         percents = percents[np.all(np.isfinite(percents), axis=1)]
         percents = percents[:, np.any(percents > _SMALLEST, axis=0)]
         if len(percents):
-            index = np.arange(1, 1 + percents.shape[1])
+            index = range(1, 1 + percents.shape[1])
             axes.plot(index, percents.T, color=colours[arm], **_SEED)
             axes.plot(index, percents.mean(axis=0), **arm_line(colours, arm, len(index)))
             arms.append(arm)

@@ -1,7 +1,7 @@
 """Spectra of features: of the server model and a local one, and of all watched clients' models."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,17 +28,15 @@ def spectra_of(study: Results, absolute: bool = False) -> "pd.DataFrame":
     If ``absolute``, natural logarithms of the eigenvalues. Logarithms are averaged over the runs that saved this round.
     Columns are arm, round, index (from 1), server and local.
     """
-    return stacked(_ends(study, absolute))
-
-
-def _ends(study: Results, absolute: bool) -> Iterator[Mapping[str, Any]]:
+    parts = []
     for arm, features in study.num_features.items():
-        saved = [run.spectra for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
+        saved = [run.spectra for run in study.with_spectra if run.arm == arm]
         last = max(int(arrays["round"].max()) for arrays in saved)
         saved = [arrays for arrays in saved if last in arrays["round"]]
         both = {name: np.array([of[name][of["round"] == last][-1] for of in saved]) for name in (_SERVER, "local")}
         means = {name: _mean_log(of) if absolute else 100 * np.exp(_mean_log(shares(of))) for name, of in both.items()}
-        yield {"arm": arm, "round": last, "index": range(1, features + 1)} | means
+        parts.append({"arm": arm, "round": last, "index": range(1, features + 1)} | means)
+    return stacked(parts)
 
 
 def shares(spectra: np.ndarray) -> np.ndarray:

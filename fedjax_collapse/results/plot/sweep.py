@@ -4,17 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_collapse.config.cells import Arm, CellName, settings_of
 from fedjax_collapse.results.metrics import EFFECTIVE_RANK, Metric, R
-from fedjax_collapse.results.plot.drawing import (
-    MUTE,
-    WIDE,
-    arm_look,
-    by_arm,
-    colours_for,
-    draws,
-    label,
-    legend,
-    new_figure,
-)
+from fedjax_collapse.results.plot import drawing
+from fedjax_collapse.results.plot.drawing import by_arm, draws, label
 from fedjax_collapse.results.plot.rounds import local_name
 from fedjax_collapse.results.study import Results
 
@@ -49,7 +40,8 @@ def _after_the_last_round(study: Results) -> "pd.DataFrame":
     rows = []
     for cell in (CellName(*names) for names in moments.index):
         arm = study.arms_in.get(cell.setting, {}).get(cell.arm) or Arm({}, cell.arm, {})
-        swept = {axis: _plain(arm.values.get(axis)) for axis in study.axes}
+        values = {axis: arm.values.get(axis) for axis in study.axes}
+        swept = {axis: of if isinstance(of, (int, float, str, type(None))) else str(of) for axis, of in values.items()}
         own = [name for name in settings_of(study.config) if study.of_cell(cell)[0].name.startswith(f"{name}/")]
         of_setting = {"setting": cell.setting} if study.has_settings else {}
         rows.append(of_setting | {"arm": cell.arm, "declared": " ".join([*own[:1], arm.declared])} | swept)
@@ -67,19 +59,17 @@ def sweep(study: Results, selection: "pd.DataFrame") -> "Figure":
     with one standard deviation (n - 1) to either side; a grey line is an arm that is not swept over this key.
     """
     axis, *others = study.axes
-    lines = [
-        Arm({}, row["declared"], {other: row[other] for other in others if row[other] is not None})
-        for row in selection.to_dict("records")
-    ]
+    values = [{other: row[other] for other in others if row[other] is not None} for row in selection.to_dict("records")]
+    lines = [Arm({}, declared, of) for declared, of in zip(selection["declared"], values, strict=True)]
     names = [" ".join([line.declared, *(f"{o}={v}" for o, v in line.values.items())]) for line in lines]
     arms = dict(zip(names, lines, strict=True))
     selection, is_swept = selection.assign(line=names), selection[axis].notna()
     swept, unswept = by_arm(selection[is_swept], "line"), selection[~is_swept]
-    colours = colours_for({name: arms[name] for name in swept})
-    looks = {name: arm_look(colours, name) for name in colours}
+    colours = drawing.colours_for({name: arms[name] for name in swept})
+    looks = {name: drawing.arm_look(colours, name) for name in colours}
     for i, name in enumerate(unswept["line"]):
-        looks[name] = {"color": MUTE, "linestyle": _STYLES[i % len(_STYLES)], "linewidth": 1.2}
-    figure, metrics = new_figure(3.4, WIDE), _metrics_of(study)
+        looks[name] = {"color": drawing.MUTE, "linestyle": _STYLES[i % len(_STYLES)], "linewidth": 1.2}
+    figure, metrics = drawing.new_figure(3.4, drawing.WIDE), _metrics_of(study)
     for axes, (name, metric) in zip(figure.subplots(1, len(metrics)), metrics.items(), strict=True):
         x = _places(axes, list(dict.fromkeys(selection[axis].dropna())))
         mean, std = (metric.factor * selection[f"{name}: {part}"] for part in ("mean", "std"))
@@ -89,7 +79,7 @@ def sweep(study: Results, selection: "pd.DataFrame") -> "Figure":
         for line, of in zip(unswept["line"], mean[unswept.index], strict=True):
             axes.axhline(of, **looks[line])
         axes.set(xlabel=label(axis), ylabel=metric.axis)
-    legend(figure, list(looks.values()), [*map(label, looks)])
+    drawing.legend(figure, list(looks.values()), [*map(label, looks)])
     return figure
 
 
@@ -98,7 +88,8 @@ def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
 
     The axis is wide enough for all of them, measured or not.
     """
-    if not all(map(_is_a_place, values)):
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if len(numbers) < len(values) or not all(value == 0 or _SMALLEST <= abs(value) <= _LARGEST for value in numbers):
         axes.set(xticks=range(len(values)), xticklabels=[label(str(value), 16) for value in values])
         axes.set_xlim(-0.5, len(values) - 0.5)
         return {value: float(i) for i, value in enumerate(values)}
@@ -110,14 +101,3 @@ def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
         beyond = _MARGIN * (high - low) or abs(high) or 0.5
         axes.set_xlim(low - beyond, high + beyond)
     return {value: float(value) for value in values}
-
-
-def _is_a_place(value: Any) -> bool:
-    """Returns whether the value is a number that can be shown on an axis."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST)
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value that can be a key: numbers and text as they are, anything else as text."""
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

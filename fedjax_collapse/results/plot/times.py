@@ -45,9 +45,7 @@ def timing(study: Results, selection: "pd.DataFrame") -> "Figure":
     speed_axes.barh(selection.index, speeds, 0.6, color=selection["arm"].map(colours))
     panels = ((seconds_axes, left, ",.1f", "seconds per run"), (speed_axes, speeds, ",.0f", "true samples/s"))
     for axes, values, form, heading in panels:
-        for row, value in values.items():
-            place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
-            axes.annotate(f"{value:{form}}", (value, row), **place)
+        axes.bar_label(axes.containers[-1], [f"{value:{form}}" for value in values], padding=3, fontsize="small")
         axes.set_xlabel(heading)
         axes.grid(False, axis="y")
         axes.set_xlim(0, axes.dataLim.x1 * 1.35 or 1)
