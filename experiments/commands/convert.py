@@ -26,8 +26,9 @@ from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import Federation, sources, streams
+from fedjax_collapse.data import Federation, sources
 from fedjax_collapse.data import partition as partitions
+from fedjax_collapse.data.sources.natural import STREAMS
 from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
 from fedjax_collapse.schema.names import functions
@@ -120,13 +121,13 @@ def convert(
     ):
         resumed = store.done
         advance(resumed)
-        for client, inputs, labels in stream.train(resumed):
-            store.add(str(client), inputs, labels)
+        for examples in stream.train(resumed):
+            store.add(str(examples.client), examples.inputs, examples.labels)
             advance()
         tested = 0
-        for _, inputs, labels in stream.test():
-            store.add_test(inputs, labels)
-            tested += len(labels)
+        for examples in stream.test():
+            store.add_test(examples.inputs, examples.labels)
+            tested += len(examples.labels)
     again = f", {resumed} of them before" if resumed else ""
     return f"wrote {folder}: {store.done} clients{again}, {store.rows} training and {tested} test examples"
 
@@ -138,9 +139,9 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         UserError: an option is invalid, or the data cannot be read.
     """
     name, _, path = source.partition(":")
-    if name not in functions(streams) or (name in ("parquet", "table") and not data.get("client_column")):
+    if name not in STREAMS or (name in ("parquet", "table") and not data.get("client_column")):
         return None
-    function, made = functions(sources)[name], functions(streams)[name]
+    function = functions(sources)[name]
     if not path:
         raise UserError(f"data.source {name!r} lacks its path: expected {name}:<path>")
     signature = inspect.signature(function)
@@ -151,7 +152,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         check_value(f"data.{key}", value, hints(function)[key])
     bound = signature.bind(path, **data)
     bound.apply_defaults()
-    return from_values("data", made, bound.arguments)
+    return from_values("data", STREAMS[name], bound.arguments)
 
 
 def stream_of(federation: Federation) -> Stream:

@@ -125,17 +125,20 @@ def from_arrays(arrays: Arrays, normalisation: str) -> Source:
     """Returns the source of images in units of 0 to 255.
 
     Raises:
-        UserError: if each of the training images is of one colour, as images are whose range was taken wrongly; if
-            there is no such normalisation.
+        UserError: as in ``check_colours``; if there is no such normalisation.
     """
-    images = arrays["images"]
+    check_colours(arrays["images"])
+    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
+    return Source(**arrays | names_of(arrays), mean=mean, std=std)
+
+
+def check_colours(images: np.ndarray) -> None:
+    """Raises UserError if each image is of one colour, as images are whose range was taken wrongly."""
     if all((image == image[:1, :1]).all() for image in images):
         raise UserError(
             f"data: each of the {len(images)} training images is of one colour, {images.min():g} to {images.max():g}; "
             "expected images, check how they were written"
         )
-    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
-    return Source(**arrays | names_of(arrays), mean=mean, std=std)
 
 
 def names_of(arrays: Arrays) -> dict[str, tuple[str, ...]]:

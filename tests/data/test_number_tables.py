@@ -14,7 +14,7 @@ from small_studies import write_config
 
 from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, sources
-from fedjax_collapse.data.stream import gather
+from fedjax_collapse.data.stream import collect
 
 RNG = np.random.default_rng(0)
 ROWS = 24
@@ -113,7 +113,7 @@ def test_clients_are_read_one_by_one(tmp_path):
     stream, source = open_stream(f"table:{path}", OPTIONS), sources.table(path, **OPTIONS)
     assert [each.client for each in stream.train(0)] == ["H0", "H1", "H2", "H3"]
     assert [each.client for each in stream.train(3)] == ["H3"]
-    gathered = gather(stream)
+    gathered = collect(stream)
     np.testing.assert_array_equal(gathered["images"], source.images)
     assert open_stream(f"table:{path}", dict(label_column="diagnosis")) is None  # no natural clients
 

@@ -107,7 +107,9 @@ def test_shakespeare_of_leaf(tmp_path):
     assert source.images[0].tolist() == [1] * 79 + [25] and source.images.dtype == np.uint8
     assert source.labels.tolist() == [26, 1] and source.test_labels.tolist() == [79]
     leaf(tmp_path / "train" / "a.json", ROMEO=(["#" * 80], ["B"]))
-    check("a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected the files of one", sources.leaf, tmp_path)
+    check(
+        "a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected images, or the texts of", sources.leaf, tmp_path
+    )
 
 
 def tweet(text):

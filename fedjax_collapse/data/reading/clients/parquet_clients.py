@@ -73,7 +73,7 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
 
 
 def stream_parquet(
-    index: Index, chosen: np.ndarray, decoding: Decoding, class_names: Sequence[str], first: int
+    index: Index, chosen: np.ndarray, first: int = 0, *, decoding: Decoding, class_names: Sequence[str]
 ) -> Iterator[ClientExamples]:
     """Yields the clients in the order of the index, from position ``first`` on.
 
