@@ -60,8 +60,9 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
-    of_store = "of the store; made if it does not exist"
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=of_store)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="of the store; made if it does not exist"
+    )
     parser.add_argument("--clients", type=int, metavar="N", default=0, help="with a partition, the number of clients")
     parser.add_argument("--seed", type=int, default=0, help="of the partition")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="compares a store with its checksums")
@@ -119,15 +120,14 @@ def convert(
         StoreWriter(folder, class_names, mean, std, stream.task, what) as store,
         wait(f"writing {folder}", stream.num_clients) as advance,
     ):
-        resumed = store.done
-        advance(resumed)
-        for examples in stream.train(resumed):
-            store.add(str(examples.client), examples.inputs, examples.labels)
+        advance(resumed := store.done)
+        for client, inputs, labels, _ in stream.train(resumed):
+            store.add(str(client), inputs, labels)
             advance()
         tested = 0
-        for examples in stream.test():
-            store.add_test(examples.inputs, examples.labels)
-            tested += len(examples.labels)
+        for _, inputs, labels, _ in stream.test():
+            store.add_test(inputs, labels)
+            tested += len(labels)
     again = f", {resumed} of them before" if resumed else ""
     return f"wrote {folder}: {store.done} clients{again}, {store.rows} training and {tested} test examples"
 

@@ -67,7 +67,7 @@ def check_shape(expected: tuple[int, ...], inputs: np.ndarray) -> None:
 
 
 def collect(stream: Stream) -> Arrays:
-    """Reads all clients; returns the fields of ``Source``, the mean and the standard deviation only if there are any.
+    """Reads all clients; returns the fields of ``Source``, without a normalisation by name.
 
     Raises:
         UserError: if a part has no examples, if inputs of the parts differ in shape, or if a test example has none of
@@ -92,8 +92,8 @@ def collect(stream: Stream) -> Arrays:
     arrays["class_names"] = np.array(names, str)
     if arrays["test_labels"].ndim == 1 and (largest := arrays["test_labels"].max()) >= len(names):
         raise UserError(f"{stream.where}: test label {largest} is none of the {len(names)} classes of training")
-    mean, std = mean_and_std_of(stream, arrays["images"])
-    arrays |= {} if mean is None else dict(mean=np.array(mean), std=np.array(std))
+    if isinstance(stream.normalisation, tuple):
+        arrays |= dict(zip(("mean", "std"), map(np.array, stream.normalisation), strict=True))
     train, test = clients
     if train[0] is not None:
         arrays |= number_clients(train, None if test[0] is None else test)

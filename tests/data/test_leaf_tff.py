@@ -86,10 +86,14 @@ def test_wrong_files_of_leaf(tmp_path):
         check(message, sources.leaf, tmp_path)
     leaf(file, w=([row] * 3, [0, 1, 2]), v=([[0.5] * 25], [0]))
     check(
-        r"a.json: user v: inputs of \(5, 5, 1\), but the first ones are \(4, 4, 1\); .* of one data set",
+        r"a.json: user v: inputs of \(5, 5, 1\), but the first ones are \(4, 4, 1\); expected images",
         sources.leaf,
         tmp_path,
     )
+    leaf(file.with_name("b.json"), w=([row], [0]))
+    leaf(file, w=([row] * 3, [0, 1, 2]))
+    check("b.json: user w is also in another file; expected each in one", sources.leaf, tmp_path)
+    file.with_name("b.json").unlink()
     leaf(file, w=([row] * 3, [0, 1, 2]), v=([[2.0] * 16], [0]))
     check("user v: pixels are 2 to 2, expected 0 to 1", sources.leaf, tmp_path)
     content = leaf(file, w=([row] * 3, [0, 1, 2])).read_text()
@@ -119,6 +123,7 @@ def test_emnist_and_celeba_of_tff(tmp_path):
     assert source.images.dtype == np.uint8 and source.labels.tolist() == labels[:5].tolist()
     assert source.client_names == ("f10", "f9", "f8") and source.owners.tolist() == [1, 0, 1, 1, 0]
     assert source.test_owners.tolist() == [1, 2, 1]
+    np.testing.assert_array_equal(sources.tff(file, max_examples=1, **options).images, images[:2, ..., None])
     images, _ = draw(4, (5, 5, 3))
     faces = [(str(row % 2), example(image=image, smiling=row % 2, male=0)) for row, image in enumerate(images)]
     source = sources.tff(tff(tmp_path / "celeba.sqlite", train=faces[:2], test=faces[2:]), label="smiling")
@@ -135,7 +140,7 @@ def test_wrong_files_of_tff(tmp_path):
     tff(file, all_train=[("a", good)], all_test=[("a", good)])
     check("no split 'train' among all_train, all_test; set data.train_split", sources.tff, file)
     for wrong, message in (
-        (good[:-3], "train, row 2 cannot be read .*no tf.train.Example.*; fetch the file again"),
+        (good[:-3], "train, row 2 cannot be read .it is no tf.train.Example.; fetch the file again"),
         (example(tokens="a b"), "features tokens, expected numbers pixels or image, and label"),
         (example(pixels=[0.5] * 4), "features pixels, expected numbers pixels or image, and label"),
         (example(pixels=[0.5] * 4, label=[1, 2]), r"label is \[1, 2\], expected one class from 0"),

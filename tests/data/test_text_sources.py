@@ -91,6 +91,11 @@ def test_images_of_tff(tmp_path):
     assert source.owners.tolist() == [0, 1, 1, 1] and source.labels.tolist() == labels[[3, 0, 1, 2]].tolist()
     test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [4]})
     check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
+    test = tff_hdf5(
+        tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]}, f2={"pixels": pixels[:1, :2, :2], "label": [0]}
+    )
+    message = r"test.h5: examples/f2 cannot be read \(inputs of \(2, 2, 1\), but the first ones are \(4, 4, 1\)\)"
+    check(message, sources.tff, train, test_file=test)
     images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
     pairs = [("3", example(image=image, label=i, coarse_label=7)) for i, image in enumerate(images)]
     source = sources.tff(tff(tmp_path / "cifar100.sqlite", train=pairs, test=pairs))

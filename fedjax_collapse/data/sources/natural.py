@@ -27,53 +27,23 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading import listings, text
-from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.clients import hdf5, leaf_json, parquet_clients, pfllib_folder, tff_sqlite
 from fedjax_collapse.data.reading.images import encoded, hugging_face
 from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import csv_table, number_tables, text_tables
-from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, check_colours, from_listing, names_of
-from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_files, read_once
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.stream import Stream, collect
-from fedjax_collapse.schema.options import Count, Natural, Seed, checked, hints
+from fedjax_collapse.data.stream import Stream
+from fedjax_collapse.schema.options import Count, Natural, Seed, checked
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
-STREAMS: dict[str, Callable[..., Stream]] = {}  # the sources that are read client by client, with their arguments
-
-_Arguments = ParamSpec("_Arguments")
-
-
-def _collected(make: Callable[_Arguments, Stream]) -> Callable[_Arguments, Source]:
-    """Returns the source of all clients of a stream, which are read once for the same options and files."""
-    signature = inspect.signature(make)
-    paths = [name for name, hint in hints(make).items() if hint == str | Path]
-
-    @functools.wraps(make)
-    def read(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Source:
-        bound = signature.bind(*arguments, **named)
-        bound.apply_defaults()
-        options = bound.arguments
-        if "normalisation" in options:
-            normalisations.check_name(options["normalisation"])
-        places = [Path(options[name]).absolute() for name in paths if options[name]]
-        key = dict(options=options, places=places, files=list(map(listings.fingerprint, places)))
-        key |= dict(preprocessing=text.VERSION, decoding=encoded.VERSION)
-        arrays = cached(make.__name__, key, lambda: collect(make(**options)))
-        if "normalisation" in options and "mean" in arrays:
-            check_colours(arrays["images"])
-        facts = {name: arrays[name].tolist() if name in arrays else None for name in ("task", "mean", "std")}
-        facts |= {name: tuple(values) for name, values in facts.items() if isinstance(values, list)}
-        return Source(**arrays | names_of(arrays) | facts)
-
-    STREAMS[make.__name__] = make
-    return checked(read)
 
 
 def _tables(kind: str, what: str) -> Callable[..., Source]:
@@ -94,13 +64,11 @@ def _tables(kind: str, what: str) -> Callable[..., Source]:
         channels: Channels = 3,
         scale: Scale = None,
         normalisation: Normalisation = "unit",
-    ) -> Source:
+    ) -> Arrays:
         columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-        root, divided = Path(path).absolute(), (validation, test_fraction, seed)
-        find = functools.partial(hugging_face.list_tables, path, kind, columns, *divided)
-        key = dict(folder=root, files=listings.fingerprint(root), columns=columns, divided=divided)
-        decoding = encoded.Decoding(image_size, channels, scale=scale)
-        return from_listing(kind.lower(), key, find, classes, decoding, normalisation)._replace(task=task)
+        listing = hugging_face.list_tables(path, kind, columns, validation, test_fraction, seed)
+        arrays = encoded.decode_listing(listing, classes, encoded.Decoding(image_size, channels, scale=scale))
+        return arrays | {"task": np.array(task)}
 
     read.__name__ = read.__qualname__ = kind.lower()
     read.__doc__ = f"""A folder of {kind} files in Hugging Face's layout{what}
@@ -113,7 +81,7 @@ def _tables(kind: str, what: str) -> Callable[..., Source]:
     Raises:
         UserError: if a file is missing or unreadable; the message names it.
     """
-    return checked(read)
+    return from_files(read)
 
 
 parquet = _tables("Parquet", ": ``train*.parquet`` and ``test*.parquet``.")
@@ -135,9 +103,6 @@ def _parquet_clients(
     options = dict(decoding=encoded.Decoding(image_size, channels, scale=scale), class_names=names or ())
     train, test = (functools.partial(parquet_clients.stream_parquet, *part, **options) for part in parts)
     return Stream(str(path), train, test, len(parts[0][0].clients), names, task, normalisation)
-
-
-STREAMS["parquet"] = _parquet_clients
 
 
 @checked
@@ -174,14 +139,18 @@ def csv(
     folder = Path(image_folder).absolute() if image_folder else file.parent
     columns = csv_table.TextColumns(image_column, label_column, client_column)
     places = [place for place in (file, test, folder) if place]
-    key = dict(places=places, files=list(map(listings.fingerprint, places)), columns=columns)
-    key |= dict(test=test, divided=(test_fraction, seed))
-    find = functools.partial(csv_table.list_csv, file, test or None, folder, columns, test_fraction, seed)
     decoding = encoded.Decoding(image_size, channels, scale=scale)
-    return from_listing("csv", key, find, classes, decoding, normalisation)
+    divided = columns, test_fraction, seed
+    options = dict(test=test, divided=divided, classes=classes, decoding=decoding, normalisation=normalisation)
+
+    def read():
+        listing = csv_table.list_csv(file, test or None, folder, *divided)
+        return encoded.decode_listing(listing, classes, decoding)
+
+    return read_once("csv", options, places, read)
 
 
-@_collected
+@from_files
 def leaf(
     path: str | Path,
     image_folder: str | Path = "",
@@ -201,7 +170,7 @@ def leaf(
     Args:
         image_folder: the folder with the images, where the files have only their names (CelebA).
         image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
-        max_examples: most examples of a user of texts, the first ones; 0 takes all.
+        max_examples: most examples of a user, the first ones; 0 takes all.
         vocabulary: the file of words, for Sentiment140 and Reddit; empty to count those of the training part.
         vocabulary_size: the number of words; for Reddit with padding and unknown words.
         length: words of a tweet.
@@ -217,7 +186,7 @@ def leaf(
     return Stream(str(path), train, test, None, kind.class_names, kind.task, normalisation if kind.are_images else "")
 
 
-@_collected
+@from_files
 def tff(
     path: str | Path,
     train_split: str = "train",
@@ -274,7 +243,7 @@ def tff(
     return Stream(*facts, encoding.class_names, encoding.task)
 
 
-@_collected
+@from_files
 def pfl(
     path: str | Path,
     train_part: str = "train",
@@ -306,7 +275,7 @@ def pfl(
     return Stream(str(path), train, test, hdf5.count_clients(path, train_part), names, *kind)
 
 
-@checked
+@from_files
 def texts(
     path: str | Path,
     task: Annotated[str, ("classification", "next_word", "next_character")] = "classification",
@@ -320,7 +289,7 @@ def texts(
     vocabulary: str | Path = "",
     vocabulary_size: Count = 10_000,
     length: Natural = 0,
-) -> Source:
+) -> Arrays:
     """Texts in a csv, tsv or jsonl file, or in a folder of such, Parquet or Arrow files, in the layout of ``parquet``.
 
     A text is classified (Sentiment140), its words are predicted (``next_word``), or the text is one of LEAF's windows
@@ -336,21 +305,14 @@ def texts(
     Raises:
         UserError: if a file is missing, unreadable or not as expected; the message names it.
     """
-    root = Path(path).absolute()
     columns = text_tables.TextColumns(text_column, label_column, client_column)
     size = length or (20 if task == "next_word" else 25)
     reading = text_tables.Reading(task, vocabulary, vocabulary_size, size, classes)
-    key = dict(path=root, files=listings.fingerprint(root), columns=columns, reading=reading)
-    divided = validation, test_fraction, seed
-    key |= dict(
-        words=listings.fingerprint(Path(vocabulary)) if vocabulary else "", divided=divided, preprocessing=text.VERSION
-    )
-    arrays = cached("texts", key, lambda: text_tables.read_texts(root, columns, reading, *divided))
-    kind = "next_word" if task == "next_word" else "classification"
-    return Source(**arrays | names_of(arrays), mean=None, std=None, task=kind)
+    arrays = text_tables.read_texts(path, columns, reading, validation, test_fraction, seed)
+    return arrays | {"task": np.array("next_word" if task == "next_word" else "classification")}
 
 
-@_collected
+@from_files
 def table(
     path: str | Path,
     label_column: str = "",
@@ -387,7 +349,7 @@ def table(
     return Stream(str(path), *parts, len(set(train.clients)), tuple(names), normalisation=scale)
 
 
-@_collected
+@from_files
 def pfllib(path: str | Path) -> Stream:
     """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
 
@@ -401,6 +363,12 @@ def pfllib(path: str | Path) -> Stream:
     train, test = (functools.partial(pfllib_folder.stream_folder, path, part) for part in ("train", "test"))
     names, are_ids = pfllib_folder.facts(path)
     return Stream(str(path), train, test, None, names, normalisation="" if are_ids else (0.0, 1.0), are_named=False)
+
+
+STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
+    "parquet": _parquet_clients,
+    **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
+}
 
 
 def _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length):

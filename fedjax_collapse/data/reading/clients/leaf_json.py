@@ -31,7 +31,6 @@ from fedjax_collapse.data.stream import ClientExamples, check_shape
 
 PARTS = ("train", "test")
 _TEXT = 4  # column of a tweet
-_ONE_SET = "images, or the texts of LEAF's data sets; use the files of one data set"
 
 
 class Kind(NamedTuple):
@@ -66,7 +65,9 @@ def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator
         except UserError as error:
             raise UserError(f"{file}: user {user}: {error}") from None
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise UserError(f"{file}: user {user}: {_reason(error)}; expected {_ONE_SET}") from None
+            raise UserError(
+                f"{file}: user {user}: {_reason(error)}; expected images, or the texts of LEAF's data sets"
+            ) from None
         yield ClientExamples(user, inputs, labels)
 
 

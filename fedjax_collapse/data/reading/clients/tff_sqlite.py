@@ -126,7 +126,7 @@ def _features(content):
         raise ValueError(f"it is {type(content).__name__}, expected bytes")
     try:
         stored = Example.FromString(content).features.feature
-    except DecodeError as error:
-        raise ValueError(f"no tf.train.Example: {error}") from None
+    except DecodeError:
+        raise ValueError("it is no tf.train.Example") from None
     lists = {name: (kind, getattr(own, kind).value) for name, own in stored.items() if (kind := own.WhichOneof("kind"))}
     return {name: np.array(own, _NUMBERS[kind]) if kind in _NUMBERS else [*own] for name, (kind, own) in lists.items()}
