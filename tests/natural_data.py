@@ -2,13 +2,13 @@
 
 import json
 import sqlite3
-import struct
 
 import h5py
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 from small_data import draw, encode
+from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
 
 def leaf(file, **users):
@@ -20,33 +20,16 @@ def leaf(file, **users):
     return file
 
 
-def varint(value):
-    octets = []
-    while value > 127:
-        octets.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*octets, value])
-
-
-def field(number, content):
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def example(is_packed=True, **features):
+def example(**features):
     """The bytes of a tf.train.Example of floats, integers and texts."""
-    entries = b""
+    made = Example()
     for name, values in features.items():
-        values = np.ravel(values)
-        if values.dtype.kind == "f":
-            each = [struct.pack("<f", value) for value in values]
-            kind, content = 2, field(1, b"".join(each)) if is_packed else b"".join(b"\x0d" + value for value in each)
-        elif values.dtype.kind in "iu":
-            each = [varint(int(value) & (1 << 64) - 1) for value in values]
-            kind, content = 3, field(1, b"".join(each)) if is_packed else b"".join(b"\x08" + value for value in each)
+        values, feature = np.ravel(values), made.features.feature[name]
+        if values.dtype.kind in "fiu":
+            (feature.float_list if values.dtype.kind == "f" else feature.int64_list).value.extend(values.tolist())
         else:
-            kind, content = 1, b"".join(field(1, str(value).encode()) for value in values)
-        entries += field(1, field(1, name.encode()) + field(2, field(kind, content)))
-    return field(1, entries)
+            feature.bytes_list.value.extend(str(value).encode() for value in values)
+    return made.SerializeToString()
 
 
 def tff(file, **splits):

@@ -26,8 +26,9 @@ from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import Federation, sources, streams
+from fedjax_collapse.data import Federation, sources
 from fedjax_collapse.data import partition as partitions
+from fedjax_collapse.data.sources.natural import STREAMS
 from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
 from fedjax_collapse.schema.names import functions
@@ -59,8 +60,9 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
-    of_store = "of the store; made if it does not exist"
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=of_store)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="of the store; made if it does not exist"
+    )
     parser.add_argument("--clients", type=int, metavar="N", default=0, help="with a partition, the number of clients")
     parser.add_argument("--seed", type=int, default=0, help="of the partition")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="compares a store with its checksums")
@@ -118,13 +120,12 @@ def convert(
         StoreWriter(folder, class_names, mean, std, stream.task, what) as store,
         wait(f"writing {folder}", stream.num_clients) as advance,
     ):
-        resumed = store.done
-        advance(resumed)
-        for client, inputs, labels in stream.train(resumed):
+        advance(resumed := store.done)
+        for client, inputs, labels, _ in stream.train(resumed):
             store.add(str(client), inputs, labels)
             advance()
         tested = 0
-        for _, inputs, labels in stream.test():
+        for _, inputs, labels, _ in stream.test():
             store.add_test(inputs, labels)
             tested += len(labels)
     again = f", {resumed} of them before" if resumed else ""
@@ -138,9 +139,9 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         UserError: an option is invalid, or the data cannot be read.
     """
     name, _, path = source.partition(":")
-    if name not in functions(streams) or (name in ("parquet", "table") and not data.get("client_column")):
+    if name not in STREAMS or (name in ("parquet", "table") and not data.get("client_column")):
         return None
-    function, made = functions(sources)[name], functions(streams)[name]
+    function = functions(sources)[name]
     if not path:
         raise UserError(f"data.source {name!r} lacks its path: expected {name}:<path>")
     signature = inspect.signature(function)
@@ -151,7 +152,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         check_value(f"data.{key}", value, hints(function)[key])
     bound = signature.bind(path, **data)
     bound.apply_defaults()
-    return from_values("data", made, bound.arguments)
+    return from_values("data", STREAMS[name], bound.arguments)
 
 
 def stream_of(federation: Federation) -> Stream:

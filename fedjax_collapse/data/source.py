@@ -1,16 +1,23 @@
 """A labelled data set in memory, which ``sources.py`` reads, and how it is made of listings and arrays."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, ParamSpec
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.class_holders import rows_by_class
+from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.cache import Arrays, cached
 from fedjax_collapse.data.reading.images import encoded
+from fedjax_collapse.data.reading.listings import fingerprint
 from fedjax_collapse.data.sources import normalisations
-from fedjax_collapse.schema.options import Interval, Seed, check_value
+from fedjax_collapse.data.stream import Stream, collect
+from fedjax_collapse.schema.names import without
+from fedjax_collapse.schema.options import Interval, Seed, check_value, checked, hints
 
 MAX_PIXELS = 4096  # in a row
 OF_TOKENS = ("next_word", "next_character")  # the tasks with a label for each token
@@ -20,6 +27,7 @@ Channels = Annotated[int, (0, 1, 3)]
 Scale = Annotated[float, Interval(0, ends="(]")] | Annotated[str, ("max",)] | None
 Share = Annotated[float, Interval(0, 1, "[)")]
 _OF_TRAINING = ("images", "labels", "domains", "owners", "coarse_labels")
+_Arguments = ParamSpec("_Arguments")
 
 
 class Source(NamedTuple):
@@ -53,20 +61,12 @@ class Source(NamedTuple):
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
 
-        def pool(train, test):
-            return None if train is None or test is None else np.concatenate([train, test])
-
-        def none(test):
-            return None if test is None else test[:0]
-
-        return self._replace(
-            images=pool(self.images, self.test_images), test_images=none(self.test_images),
-            labels=pool(self.labels, self.test_labels), test_labels=none(self.test_labels),
-            domains=pool(self.domains, self.test_domains), test_domains=none(self.test_domains),
-            owners=pool(self.owners, self.test_owners), test_owners=none(self.test_owners),
-            coarse_labels=pool(self.coarse_labels, self.test_coarse_labels),
-            test_coarse_labels=none(self.test_coarse_labels),
-        )  # fmt: skip
+        pooled = {}
+        for name in _OF_TRAINING:
+            train, test = getattr(self, name), getattr(self, f"test_{name}")
+            pooled[name] = None if train is None or test is None else np.concatenate([train, test])
+            pooled[f"test_{name}"] = None if test is None else test[:0]
+        return self._replace(**pooled)
 
     def with_validation(self, fraction: float, seed: int = 0) -> "Source":
         """Returns a source whose validation part is drawn from the training part, which keeps the others in order.
@@ -100,42 +100,72 @@ class Source(NamedTuple):
         )  # fmt: skip
 
 
-def from_listing(
-    name: str,
-    key: dict[str, Any],
-    find: Callable[[], encoded.Listing],
-    classes: tuple[str, ...],
-    decoding: encoded.Decoding,
-    normalisation: str,
-) -> Source:
-    """Returns the source of the images that ``find`` lists, decoded once for what ``key`` says of them.
+def from_files(make: Callable[_Arguments, Stream | Arrays]) -> Callable[_Arguments, Source]:
+    """Returns the source of a function that reads files; it reads them once for the same options and files.
+
+    The function returns a stream, or the fields of ``Source``. Its arguments that are paths are annotated ``str |
+    Path``; ``normalisation`` is applied after reading.
 
     Raises:
-        UserError: as in ``encoded.decode_listing`` and ``from_arrays``.
+        UserError: as in ``checked``, ``collect`` and ``from_arrays``.
+    """
+    signature = inspect.signature(make)
+    paths = [name for name, hint in hints(make).items() if hint == str | Path]
+
+    @functools.wraps(make)
+    def read(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Source:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        places = [Path(bound.arguments[name]).absolute() for name in paths if bound.arguments[name]]
+        return read_once(make.__name__, bound.arguments, places, lambda: make(*bound.args, **bound.kwargs))
+
+    return checked(read)
+
+
+def read_once(
+    name: str, options: Mapping[str, Any], places: Sequence[Path], read: Callable[[], Stream | Arrays]
+) -> Source:
+    """Returns the source of what ``read`` returns, stored in the cache.
+
+    Args:
+        name: of the source.
+        options: everything that decides what is read, and the name of the ``normalisation`` of images, if any.
+        places: the files and folders that are read.
+        read: returns a stream, or the fields of ``Source``.
+
+    Raises:
+        UserError: as in ``collect`` and ``from_arrays``.
     """
     import PIL
 
-    normalisations.check_name(normalisation)
-    key |= dict(classes=classes, decoding=(encoded.VERSION, decoding), pillow=PIL.__version__)
-    arrays = cached(name, key, lambda: encoded.decode_listing(find(), classes, decoding))
-    return from_arrays(arrays, normalisation)
+    normalisation = options.get("normalisation", "")
+    if "normalisation" in options:
+        normalisations.check_name(normalisation)
+    key = dict(options=without(options, "normalisation"), places=places, files=list(map(fingerprint, places)))
+    key |= dict(preprocessing=text.VERSION, decoding=encoded.VERSION, pillow=PIL.__version__)
+    arrays = cached(name, key, lambda: collect(found) if isinstance(found := read(), Stream) else found)
+    return from_arrays(arrays, normalisation if arrays["images"].ndim == 4 else "")
 
 
 def from_arrays(arrays: Arrays, normalisation: str) -> Source:
-    """Returns the source of images in units of 0 to 255.
+    """Returns the source of arrays; ``normalisation`` is that of images in units of 0 to 255, empty for none.
 
     Raises:
         UserError: if each of the training images is of one colour, as images are whose range was taken wrongly; if
             there is no such normalisation.
     """
-    images = arrays["images"]
-    if all((image == image[:1, :1]).all() for image in images):
-        raise UserError(
-            f"data: each of the {len(images)} training images is of one colour, {images.min():g} to {images.max():g}; "
-            "expected images, check how they were written"
-        )
-    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
-    return Source(**arrays | names_of(arrays), mean=mean, std=std)
+    images, facts = arrays["images"], dict(mean=None, std=None)
+    for name in arrays.keys() & {"task", "mean", "std"}:
+        value = arrays[name].tolist()
+        facts[name] = tuple(value) if isinstance(value, list) else value
+    if normalisation:
+        if all((image == image[:1, :1]).all() for image in images):
+            raise UserError(
+                f"data: each of the {len(images)} training images is of one colour, {images.min():g} to "
+                f"{images.max():g}; expected images, check how they were written"
+            )
+        facts["mean"], facts["std"] = normalisations.mean_and_std(normalisation, images.shape[-1])
+    return Source(**arrays | names_of(arrays) | facts)
 
 
 def names_of(arrays: Arrays) -> dict[str, tuple[str, ...]]:

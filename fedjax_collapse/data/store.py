@@ -40,7 +40,6 @@ _INDEX = (_OFFSETS, _NAMES, _SUMS, _COUNTS)
 _OF_CLIENTS = (_INPUTS, _LABELS, _NAMES, _SUMS, _SIZES)  # what is written of each client
 _BLOCK_BYTES = 2**14  # of the inputs that have one checksum, with their labels
 _COMMIT_BYTES = 2**26  # written between two points from which an interrupted writer resumes
-_BLOCK = 2**22  # labels counted at a time
 
 Progress = Callable[[int, int], None]  # number of clients, number of rows
 
@@ -310,7 +309,7 @@ class StoreWriter:
             (self.folder / name).unlink(missing_ok=True)
 
     def _count_classes(self, sizes):
-        """Writes the number of examples of each class at each client, if labels are classes; block by block."""
+        """Writes the number of examples of each class at each client, if labels are classes."""
         dtype, shape = self._shapes[_LABELS]
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
         if not num_classes or shape or dtype != np.int32:
@@ -318,15 +317,10 @@ class StoreWriter:
         path.unlink(missing_ok=True)
         labels = np.load(self.folder / _LABELS, mmap_mode="r", allow_pickle=False)
         counts = np.lib.format.open_memmap(path, "w+", np.min_scalar_type(int(sizes.max())), (len(sizes), num_classes))
-        ends = np.cumsum(sizes)
-        first, per_block = 0, max(1, _BLOCK // num_classes)
-        while first < len(sizes):
-            start = ends[first] - sizes[first]
-            last = max(first + 1, min(first + per_block, int(np.searchsorted(ends, start + _BLOCK))))
-            own = sizes[first:last]
-            cell = np.repeat(np.arange(len(own)), own) * num_classes + labels[start : ends[last - 1]]
-            counts[first:last] = np.bincount(cell, minlength=len(own) * num_classes).reshape(-1, num_classes)
-            first = last
+        first = 0
+        for client, size in enumerate(sizes.tolist()):
+            counts[client] = np.bincount(labels[first : first + size], minlength=num_classes)
+            first += size
         counts.flush()
         return path
 

@@ -1,4 +1,4 @@
-"""A data set that is read client by client, in bounded memory; ``streams.py`` has those of sources."""
+"""A data set that is read client by client, in bounded memory; ``collect`` reads it into memory."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -18,6 +18,7 @@ class ClientExamples(NamedTuple):
     client: Client | None  # None if it is not known, of test examples
     inputs: np.ndarray
     labels: np.ndarray
+    rows: list[int] | None = None  # the places of the examples in their file, if they are known
 
 
 class Stream(NamedTuple):
@@ -34,6 +35,8 @@ class Stream(NamedTuple):
     class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
     task: str = "classification"
     normalisation: str | tuple = ""  # of images by name, or mean and standard deviation; empty for none
+    by_row: bool = False  # whether ``collect`` has the examples in the order of their ``rows``
+    are_named: bool = True  # whether clients have names, and not numbers only
 
 
 def class_names_of(stream: Stream) -> tuple[str, ...]:
@@ -57,21 +60,43 @@ def mean_and_std_of(stream: Stream, inputs: np.ndarray) -> tuple[float | tuple, 
     return normalisations.mean_and_std(stream.normalisation, inputs.shape[-1]) if stream.normalisation else (None, None)
 
 
-def gather(stream: Stream) -> Arrays:
-    """Reads the fields of ``Source``.
+def check_shape(expected: tuple[int, ...], inputs: np.ndarray) -> None:
+    """Raises ValueError if the inputs of a client are not of the shape of the first one's."""
+    if inputs.shape[1:] != expected:
+        raise ValueError(f"inputs of {inputs.shape[1:]}, but the first ones are {expected}")
+
+
+def collect(stream: Stream) -> Arrays:
+    """Reads all clients; returns the fields of ``Source``, without a normalisation by name.
 
     Raises:
-        UserError: if there are no test examples, or if one of them has none of the classes; as in ``class_names_of``.
+        UserError: if a part has no examples, if inputs of the parts differ in shape, or if a test example has none of
+            the classes; as in ``numbered``.
     """
-    arrays: Arrays = {"class_names": np.array(class_names_of(stream), str)}
+    arrays: Arrays = {"task": np.array(stream.task)}
     clients = []
     for prefix, part in (("", list(stream.train(0))), ("test_", list(stream.test()))):
         if not part:
             raise UserError(f"{stream.where}: it has no {'test' if prefix else 'training'} examples; fetch it again")
-        arrays[f"{prefix}images"] = np.concatenate([examples.inputs for examples in part])
-        arrays[f"{prefix}labels"] = np.concatenate([examples.labels for examples in part])
-        clients.append([examples.client for examples in part for _ in examples.labels])
+        owners = [examples.client for examples in part for _ in examples.labels]
+        inputs, labels = (np.concatenate(each) for each in list(zip(*part, strict=True))[1:3])
+        if stream.by_row:
+            order = np.argsort(np.concatenate([examples.rows for examples in part]))
+            owners, inputs, labels = [owners[row] for row in order], inputs[order], labels[order]
+        arrays |= {f"{prefix}images": inputs, f"{prefix}labels": labels}
+        clients.append(owners)
+    shape, test_shape = (arrays[name].shape[1:] for name in ("images", "test_images"))
+    if shape != test_shape:
+        raise UserError(f"{stream.where}: training inputs are {shape}, test inputs {test_shape}")
+    names = numbered(stream.where, arrays["labels"]) if stream.class_names is None else stream.class_names
+    arrays["class_names"] = np.array(names, str)
+    if arrays["test_labels"].ndim == 1 and (largest := arrays["test_labels"].max()) >= len(names):
+        raise UserError(f"{stream.where}: test label {largest} is none of the {len(names)} classes of training")
+    if isinstance(stream.normalisation, tuple):
+        arrays |= dict(zip(("mean", "std"), map(np.array, stream.normalisation), strict=True))
     train, test = clients
-    if arrays["test_labels"].ndim == 1 and (largest := arrays["test_labels"].max()) >= len(arrays["class_names"]):
-        raise UserError(f"{stream.where}: test label {largest} is none of the {len(arrays['class_names'])} classes")
-    return arrays | ({} if train[0] is None else number_clients(train, None if test[0] is None else test))
+    if train[0] is not None:
+        arrays |= number_clients(train, None if test[0] is None else test)
+    if not stream.are_named:
+        del arrays["client_names"]
+    return arrays

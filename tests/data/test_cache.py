@@ -100,31 +100,18 @@ def wait_until(happened):
 
 
 def test_a_killed_writer_leaves_no_half_entry():
-    """A process is killed while writing; the next one creates the entry, and removes the leftovers."""
+    """A process is killed while writing; the next one creates the entry, and one of the next day removes the rest."""
     writer = start_writer(3, before=SLOW)
     wait_until(lambda: any(file.stat().st_size > 2**20 for file in cache_folder("data").glob("*.tmp")))
     (half,) = cache_folder("data").iterdir()
-    cached("some", {"key": 1}, lambda: {"labels": np.arange(2)})
-    assert half.exists()  # who still writes is not disturbed
-    next(cache_folder("data").glob("*.npz")).unlink()
     writer.send_signal(signal.SIGKILL)
-    assert writer.wait() == -signal.SIGKILL and half.exists() and half.stat().st_size < 8e6
+    assert writer.wait() == -signal.SIGKILL and half.stat().st_size < 8e6
     assert cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})["labels"].tolist() == [0, 1, 2, 3]
-    assert not half.exists()
-    assert sorted(file.suffix for file in cache_folder("data").iterdir()) == [".npz"]
     cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
-
-
-def test_what_a_writer_elsewhere_left_is_removed_after_a_day():
-    cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})
-    (entry,) = cache_folder("data").iterdir()
-    left = entry.with_name(f"{entry.stem}.another-machine.{2**30}.0.tmp")  # no process here has that number
-    left.write_bytes(b"half of it")
+    assert half.exists()  # it might still be written
+    os.utime(half, (0, 0))
     cached("some", {"key": 2}, lambda: {"labels": np.arange(4)})
-    assert left.exists()
-    os.utime(left, (0, 0))
-    cached("some", {"key": 3}, lambda: {"labels": np.arange(4)})
-    assert not left.exists()
+    assert sorted(file.suffix for file in cache_folder("data").iterdir()) == [".npz", ".npz"]
 
 
 @pytest.mark.slow

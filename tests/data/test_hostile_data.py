@@ -102,7 +102,7 @@ def test_names_in_json_of_leaf(tmp_path, images):
     leaf(data / "test" / "a.json", u1=(names[:1], [0]))
     for name in outside(images):
         leaf(data / "train" / "a.json", u1=([*names, name], [row % 2 for row in range(9)]))
-        check("user u1: '.*secret.png' is not in the folder", sources.leaf, data, image_folder=str(images))
+        check("user u1: x: '.*secret.png' is not in the folder", sources.leaf, data, image_folder=str(images))
     leaf(data / "train" / "a.json", u1=([str(images / "0.png"), *names[1:]], [row % 2 for row in range(8)]))
     assert len(sources.leaf(str(data), image_folder=str(images)).images) == 8
 

@@ -1,21 +1,11 @@
 """LEAF's json and TFF's sqlite files, written here in their formats: the same images, classes and clients back."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from natural_data import example, leaf, tff
 from small_data import check, draw, save_image
 
-from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, partition, sources
-from fedjax_collapse.data.reading.images.tf_example import read_example
-from fedjax_collapse.data.stream import gather
-
-OF_TENSORFLOW = (  # of the guide to TFRecord: False, 4, b"goat", 0.9876
-    b"\nR\n\x14\n\x08feature2\x12\x08\n\x06\n\x04goat\n\x14\n\x08feature3\x12\x08\x12\x06\n\x04[\xd3|?\n\x11\n\x08"
-    b"feature1\x12\x05\x1a\x03\n\x01\x04\n\x11\n\x08feature0\x12\x05\x1a\x03\n\x01\x00"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +63,6 @@ def test_rows_of_numbers_are_features(tmp_path, width, low):
     np.testing.assert_array_equal(source.images, rows.astype(np.float32))
     np.testing.assert_array_equal(source.test_images, rows[::-1].astype(np.float32))
     assert source.labels.tolist() == [0, 1, 2, 0, 1, 2] and source.owners.tolist() == [1, 1, 1, 1, 0, 0]
-    gathered = gather(open_stream(f"leaf:{tmp_path}", {}))
-    np.testing.assert_array_equal(gathered["images"], source.images)
     federation = Federation.from_source(source, partition.given(source.labels, 2, source.owners))
     assert federation.input_shape == (width,) and federation.num_classes == 3
 
@@ -97,7 +85,15 @@ def test_wrong_files_of_leaf(tmp_path):
         leaf(file, w=(x, y))
         check(message, sources.leaf, tmp_path)
     leaf(file, w=([row] * 3, [0, 1, 2]), v=([[0.5] * 25], [0]))
-    check("user v has other images than w; use the files of one data set", sources.leaf, tmp_path)
+    check(
+        r"a.json: user v: inputs of \(5, 5, 1\), but the first ones are \(4, 4, 1\); expected images",
+        sources.leaf,
+        tmp_path,
+    )
+    leaf(file.with_name("b.json"), w=([row], [0]))
+    leaf(file, w=([row] * 3, [0, 1, 2]))
+    check("b.json: user w is also in another file; expected each in one", sources.leaf, tmp_path)
+    file.with_name("b.json").unlink()
     leaf(file, w=([row] * 3, [0, 1, 2]), v=([[2.0] * 16], [0]))
     check("user v: pixels are 2 to 2, expected 0 to 1", sources.leaf, tmp_path)
     content = leaf(file, w=([row] * 3, [0, 1, 2])).read_text()
@@ -110,30 +106,6 @@ def test_wrong_files_of_leaf(tmp_path):
     ):
         file.write_text(damaged)
         check(rf"a.json: cannot be read \({message}\); expected LEAF's users, num_samples", sources.leaf, tmp_path)
-
-
-def test_examples_of_tensorflow():
-    found = read_example(OF_TENSORFLOW)
-    assert found["feature2"] == [b"goat"] and found["feature1"].tolist() == [4] and found["feature0"].tolist() == [0]
-    assert found["feature3"].tolist() == [np.float32(0.9876)]
-    integers = np.array([0, 1, 127, 128, 255, 2**32, 2**62, -1, -(2**63)])
-    for is_packed in (True, False):
-        found = read_example(example(is_packed, a=integers, b=[0.5, -1.5], c=["x", "yz"], d=np.zeros(0, int)))
-        assert found["a"].tolist() == integers.tolist() and found["b"].tolist() == [0.5, -1.5]
-        assert found["c"] == [b"x", b"yz"] and found["d"].tolist() == []
-
-
-def test_damaged_examples_are_errors_of_value():
-    """Whatever byte is lost, added or changed, it is a ValueError, or other features."""
-    whole, rng = example(pixels=[0.5, 0.25], label=[300], name=["x"]), np.random.default_rng(0)
-    for size in range(1, len(whole)):
-        with pytest.raises(ValueError):
-            read_example(whole[:size])
-    for _ in range(2000):
-        damaged = bytearray(whole)
-        damaged[rng.integers(len(whole))] = rng.integers(256)
-        with contextlib.suppress(ValueError):
-            read_example(bytes(damaged))
 
 
 def test_emnist_and_celeba_of_tff(tmp_path):
@@ -151,6 +123,7 @@ def test_emnist_and_celeba_of_tff(tmp_path):
     assert source.images.dtype == np.uint8 and source.labels.tolist() == labels[:5].tolist()
     assert source.client_names == ("f10", "f9", "f8") and source.owners.tolist() == [1, 0, 1, 1, 0]
     assert source.test_owners.tolist() == [1, 2, 1]
+    np.testing.assert_array_equal(sources.tff(file, max_examples=1, **options).images, images[:2, ..., None])
     images, _ = draw(4, (5, 5, 3))
     faces = [(str(row % 2), example(image=image, smiling=row % 2, male=0)) for row, image in enumerate(images)]
     source = sources.tff(tff(tmp_path / "celeba.sqlite", train=faces[:2], test=faces[2:]), label="smiling")
@@ -167,12 +140,12 @@ def test_wrong_files_of_tff(tmp_path):
     tff(file, all_train=[("a", good)], all_test=[("a", good)])
     check("no split 'train' among all_train, all_test; set data.train_split", sources.tff, file)
     for wrong, message in (
-        (good[:-3], "train, row 2 cannot be read .*a field is cut off.*; fetch the file again"),
+        (good[:-3], "train, row 2 cannot be read .it is no tf.train.Example.; fetch the file again"),
         (example(tokens="a b"), "features tokens, expected numbers pixels or image, and label"),
         (example(pixels=[0.5] * 4), "features pixels, expected numbers pixels or image, and label"),
         (example(pixels=[0.5] * 4, label=[1, 2]), r"label is \[1, 2\], expected one class from 0"),
         (example(pixels=[0.5] * 5, label=0), "rows of 5 numbers, expected square images"),
-        (example(pixels=[0.5] * 9, label=0), r"an image of \(3, 3, 1\), but the first one is \(2, 2, 1\)"),
+        (example(pixels=[0.5] * 9, label=0), r"inputs of \(3, 3, 1\), but the first ones are \(2, 2, 1\)"),
         (example(pixels=[1.5] * 4, label=0), "pixels are 1.5 to 1.5, expected 0 to 1"),
         (example(image=[256] * 4, label=0), "image is 256 to 256, expected 0 to 255"),
         (7, r"train, row 2 cannot be read \(it is int, expected bytes\)"),

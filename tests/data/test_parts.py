@@ -9,7 +9,7 @@ from small_data import NAMES, assert_same_examples, check, draw, encode, save_pa
 
 from experiments.commands.convert import open_stream
 from fedjax_collapse import UserError, sources
-from fedjax_collapse.data.stream import gather
+from fedjax_collapse.data.stream import collect
 
 EXAMPLES = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "validation", "other"))}
 
@@ -166,7 +166,7 @@ def test_names_are_read_client_by_client(tmp_path):
     with_names(tmp_path / "data")
     options = dict(client_column="user")
     stream = open_stream(f"parquet:{tmp_path / 'data'}", options)
-    gathered, source = gather(stream), sources.parquet(tmp_path / "data", **options)
+    gathered, source = collect(stream), sources.parquet(tmp_path / "data", **options)
     assert tuple(gathered["class_names"]) == source.class_names == NAMES
     for part in ("", "test_"):
         images, labels = (getattr(source, f"{part}{name}") for name in ("images", "labels"))
@@ -176,7 +176,7 @@ def test_names_are_read_client_by_client(tmp_path):
     table = table.append_column("label", [["ant"] * 7 + ["zebra"]])
     pyarrow.parquet.write_table(table, tmp_path / "data" / "test.parquet")
     with pytest.raises(UserError, match=r"test.parquet, row 7: label 'zebra', expected one of the 4 classes"):
-        gather(open_stream(f"parquet:{tmp_path / 'data'}", options))
+        collect(open_stream(f"parquet:{tmp_path / 'data'}", options))
     with pytest.raises(UserError, match="scale=max: not known client by client; give the number"):
         open_stream(f"parquet:{tmp_path / 'data'}", options | dict(scale="max"))
 

@@ -91,6 +91,11 @@ def test_images_of_tff(tmp_path):
     assert source.owners.tolist() == [0, 1, 1, 1] and source.labels.tolist() == labels[[3, 0, 1, 2]].tolist()
     test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [4]})
     check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
+    test = tff_hdf5(
+        tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]}, f2={"pixels": pixels[:1, :2, :2], "label": [0]}
+    )
+    message = r"test.h5: examples/f2 cannot be read \(inputs of \(2, 2, 1\), but the first ones are \(4, 4, 1\)\)"
+    check(message, sources.tff, train, test_file=test)
     images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
     pairs = [("3", example(image=image, label=i, coarse_label=7)) for i, image in enumerate(images)]
     source = sources.tff(tff(tmp_path / "cifar100.sqlite", train=pairs, test=pairs))
@@ -107,7 +112,9 @@ def test_shakespeare_of_leaf(tmp_path):
     assert source.images[0].tolist() == [1] * 79 + [25] and source.images.dtype == np.uint8
     assert source.labels.tolist() == [26, 1] and source.test_labels.tolist() == [79]
     leaf(tmp_path / "train" / "a.json", ROMEO=(["#" * 80], ["B"]))
-    check("a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected the files of one", sources.leaf, tmp_path)
+    check(
+        "a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected images, or the texts of", sources.leaf, tmp_path
+    )
 
 
 def tweet(text):

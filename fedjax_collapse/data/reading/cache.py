@@ -3,8 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
-import socket
 import time
 import uuid
 import warnings
@@ -13,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_collapse.core.files import cache_folder, make_cache
+from fedjax_collapse.core import files
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
-_ABANDONED = 24 * 3600  # seconds after which a temporary file from another machine counts as abandoned
+_ABANDONED = 24 * 3600  # seconds after which a temporary file has no writer any more
 
 
 def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
@@ -28,7 +26,7 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
     recomputed.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-    path = cache_folder("data") / f"{name}-{digest[:16]}.npz"
+    path = files.cache_folder("data") / f"{name}-{digest[:16]}.npz"
     arrays = _read(path)
     if arrays is None:
         arrays = make()
@@ -50,37 +48,17 @@ def _read(path):
 
 
 def _write(path, arrays):
-    make_cache(path.parent)
-    prefix = f"{path.stem}.{socket.gethostname()}."
-    _remove_leftovers(path.parent, prefix)
-    temporary = path.with_name(f"{prefix}{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    files.make_cache(path.parent)
+    for leftover in path.parent.glob("*.tmp"):  # of a killed writer
+        with contextlib.suppress(OSError):  # another process may have removed it
+            if time.time() - leftover.stat().st_mtime > _ABANDONED:
+                leftover.unlink()
+    temporary = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with files.whole(path, temporary) as file:
             np.savez(file, **{_DIGEST: np.array(_hash(arrays))}, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _remove_leftovers(folder, prefix):
-    """Removes files of killed writers: of this entry on this machine, if the process is dead, and any old files."""
-    for leftover in folder.glob("*.tmp"):
-        with contextlib.suppress(OSError):  # another process may have removed it
-            is_dead = leftover.name.startswith(prefix) and not _is_running(int(leftover.name.split(".")[-3]))
-            if is_dead or time.time() - leftover.stat().st_mtime > _ABANDONED:
-                leftover.unlink()
-
-
-def _is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # a process of another user
-        pass
-    return True
 
 
 def _hash(arrays):

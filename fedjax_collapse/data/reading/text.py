@@ -79,10 +79,7 @@ class Encoding(NamedTuple):
 
 def next_words(vocabulary: Vocabulary, length: int = 20) -> Encoding:
     """Returns StackOverflow's next-word prediction; see ``word_sequences``."""
-
-    def encode(tokens):
-        return word_sequences(tokens, vocabulary, length)
-
+    encode = functools.partial(word_sequences, vocabulary=vocabulary, length=length)
     return Encoding("next_word", ("tokens",), vocabulary.names, encode)
 
 
@@ -98,10 +95,7 @@ def tags(vocabulary: Vocabulary, names: tuple[str, ...]) -> Encoding:
 
 def next_characters(length: int = 80) -> Encoding:
     """Returns Shakespeare's next-character prediction as in TFF; see ``character_sequences``."""
-
-    def encode(snippets):
-        return character_sequences(snippets, length)
-
+    encode = functools.partial(character_sequences, length=length)
     return Encoding("next_character", ("snippets",), Vocabulary(tuple(CHARACTERS)).names, encode)
 
 

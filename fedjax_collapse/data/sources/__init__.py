@@ -16,7 +16,6 @@ Args:
         cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
 
-import functools
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -25,12 +24,12 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import listings
-from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.data.reading.cache import Arrays, cached
 from fedjax_collapse.data.reading.images import folders, packages
-from fedjax_collapse.data.reading.images.encoded import Decoding
+from fedjax_collapse.data.reading.images.encoded import Decoding, decode_listing
 from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import tabular
-from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size, from_arrays, from_listing, names_of
+from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size, from_arrays, from_files, names_of
 from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources import glyph_images as drawing
 from fedjax_collapse.data.sources import normalisations
@@ -160,7 +159,7 @@ def glyphs(
     )
 
 
-@checked
+@from_files
 def folder(
     path: str | Path,
     domains: bool = False,
@@ -173,7 +172,7 @@ def folder(
     channels: Channels = 3,
     scale: Scale = None,
     normalisation: Normalisation = "unit",
-) -> Source:
+) -> Arrays:
     """A folder with one subfolder per class, optionally below train and test (see ``reading/folders.py``).
 
     Without a test part, random images of each class and domain are held out.
@@ -186,12 +185,8 @@ def folder(
     Raises:
         UserError: if a file is missing, unexpected or unreadable; the message names it.
     """
-    read_as = domains, validation, test_fraction, test_per_class, seed
-    find = functools.partial(folders.list_folder, path, *read_as)
-    root = Path(path).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), read_as=read_as)
-    decoding = Decoding(image_size, channels, scale=scale)
-    return from_listing("folder", key, find, classes, decoding, normalisation)
+    listing = folders.list_folder(path, domains, validation, test_fraction, test_per_class, seed)
+    return decode_listing(listing, classes, Decoding(image_size, channels, scale=scale))
 
 
 @checked
@@ -225,10 +220,10 @@ def features(path: str | Path) -> Source:
     return Source(**arrays | names_of(arrays), mean=0.0, std=1.0)
 
 
-@checked
+@from_files
 def isic2019(
     path: str | Path, split_file: str | Path, image_size: Size = 224, normalisation: str = "imagenet"
-) -> Source:
+) -> Arrays:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
     The central square of each image is resized.
@@ -240,10 +235,7 @@ def isic2019(
     Raises:
         UserError: if the split file is another file, or if an image is missing or unreadable; the message names it.
     """
-    places = [Path(path).absolute(), Path(split_file).absolute()]
-    key = dict(places=places, files=list(map(listings.fingerprint, places)))
-    find = functools.partial(folders.list_isic2019, path, split_file)
-    return from_listing("isic2019", key, find, (), Decoding(image_size, 3, "crop"), normalisation)
+    return decode_listing(folders.list_isic2019(path, split_file), (), Decoding(image_size, 3, "crop"))
 
 
 def _divided(images, labels, test_fraction, seed):

@@ -24,45 +24,54 @@ Args:
 """
 
 import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from fedjax_collapse.data import streams
-from fedjax_collapse.data.reading import listings, text
-from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.data.reading.clients import hdf5, leaf_json, tff_sqlite
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading import text
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.clients import hdf5, leaf_json, parquet_clients, pfllib_folder, tff_sqlite
 from fedjax_collapse.data.reading.images import encoded, hugging_face
 from fedjax_collapse.data.reading.parts import VALIDATION
-from fedjax_collapse.data.reading.tables import csv_table, text_tables
-from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_arrays, from_listing, names_of
-from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.data.reading.tables import csv_table, number_tables, text_tables
+from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_files, read_once
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.stream import gather, mean_and_std_of
+from fedjax_collapse.data.stream import Stream
 from fedjax_collapse.schema.options import Count, Natural, Seed, checked
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
 
 
-@checked
-def parquet(
-    path: str | Path,
-    image_column: str = "",
-    label_column: str = "",
-    client_column: str = "",
-    coarse_column: str = "",
-    task: Annotated[str, ("classification", "multi_label")] = "classification",
-    validation: Annotated[str, VALIDATION] = "unused",
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-    classes: tuple[str, ...] = (),
-    image_size: Size = 0,
-    channels: Channels = 3,
-    scale: Scale = None,
-    normalisation: Normalisation = "unit",
-) -> Source:
-    """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
+def _tables(kind: str, what: str) -> Callable[..., Source]:
+    """Returns the source of a folder of files of a kind, in Hugging Face's layout."""
+
+    def read(
+        path: str | Path,
+        image_column: str = "",
+        label_column: str = "",
+        client_column: str = "",
+        coarse_column: str = "",
+        task: Annotated[str, ("classification", "multi_label")] = "classification",
+        validation: Annotated[str, VALIDATION] = "unused",
+        test_fraction: Share = 0.2,
+        seed: Seed = 0,
+        classes: tuple[str, ...] = (),
+        image_size: Size = 0,
+        channels: Channels = 3,
+        scale: Scale = None,
+        normalisation: Normalisation = "unit",
+    ) -> Arrays:
+        columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
+        listing = hugging_face.list_tables(path, kind, columns, validation, test_fraction, seed)
+        arrays = encoded.decode_listing(listing, classes, encoded.Decoding(image_size, channels, scale=scale))
+        return arrays | {"task": np.array(task)}
+
+    read.__name__ = read.__qualname__ = kind.lower()
+    read.__doc__ = f"""A folder of {kind} files in Hugging Face's layout{what}
 
     Without test files, part of the examples of each client, or of each class, is held out.
 
@@ -72,41 +81,28 @@ def parquet(
     Raises:
         UserError: if a file is missing or unreadable; the message names it.
     """
-    columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-    decoding, divided = encoded.Decoding(image_size, channels, scale=scale), (validation, test_fraction, seed)
-    return _tables("Parquet", path, columns, divided, classes, decoding, normalisation)
+    return from_files(read)
 
 
-@checked
-def arrow(
-    path: str | Path,
-    image_column: str = "",
-    label_column: str = "",
-    client_column: str = "",
-    coarse_column: str = "",
-    task: Annotated[str, ("classification", "multi_label")] = "classification",
-    validation: Annotated[str, VALIDATION] = "unused",
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-    classes: tuple[str, ...] = (),
-    image_size: Size = 0,
-    channels: Channels = 3,
-    scale: Scale = None,
-    normalisation: Normalisation = "unit",
-) -> Source:
-    """A folder of Arrow files in Hugging Face's layout, as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.
+parquet = _tables("Parquet", ": ``train*.parquet`` and ``test*.parquet``.")
+arrow = _tables("Arrow", ", as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.")
 
-    The rest is as in ``parquet``.
 
-    Args:
-        task: ``multi_label`` where an example has a list of labels by name.
-
-    Raises:
-        UserError: if a file is missing or unreadable; the message names it.
-    """
-    columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-    decoding, divided = encoded.Decoding(image_size, channels, scale=scale), (validation, test_fraction, seed)
-    return _tables("Arrow", path, columns, divided, classes, decoding, normalisation)
+def _parquet_clients(
+    path, image_column, label_column, client_column, coarse_column, task, validation, test_fraction, seed, classes,
+    image_size, channels, scale, normalisation,
+):  # fmt: skip
+    """Returns the stream of Parquet files with a column of clients, in the order in which these first appear."""
+    if classes or coarse_column:
+        raise UserError("data.classes and data.coarse_column: not read client by client; leave them out")
+    if scale == "max":
+        raise UserError("data.scale=max: not known client by client; give the number")
+    columns = hugging_face.Columns(image_column, label_column, client_column, "", task == "multi_label")
+    parts = parquet_clients.open_parquet(path, columns, validation, test_fraction, seed)
+    names = parts[0][0].class_names
+    options = dict(decoding=encoded.Decoding(image_size, channels, scale=scale), class_names=names or ())
+    train, test = (functools.partial(parquet_clients.stream_parquet, *part, **options) for part in parts)
+    return Stream(str(path), train, test, len(parts[0][0].clients), names, task, normalisation)
 
 
 @checked
@@ -143,14 +139,18 @@ def csv(
     folder = Path(image_folder).absolute() if image_folder else file.parent
     columns = csv_table.TextColumns(image_column, label_column, client_column)
     places = [place for place in (file, test, folder) if place]
-    key = dict(places=places, files=list(map(listings.fingerprint, places)), columns=columns)
-    key |= dict(test=test, divided=(test_fraction, seed))
-    find = functools.partial(csv_table.list_csv, file, test or None, folder, columns, test_fraction, seed)
     decoding = encoded.Decoding(image_size, channels, scale=scale)
-    return from_listing("csv", key, find, classes, decoding, normalisation)
+    divided = columns, test_fraction, seed
+    options = dict(test=test, divided=divided, classes=classes, decoding=decoding, normalisation=normalisation)
+
+    def read():
+        listing = csv_table.list_csv(file, test or None, folder, *divided)
+        return encoded.decode_listing(listing, classes, decoding)
+
+    return read_once("csv", options, places, read)
 
 
-@checked
+@from_files
 def leaf(
     path: str | Path,
     image_folder: str | Path = "",
@@ -161,7 +161,7 @@ def leaf(
     vocabulary_size: Count = 10_000,
     length: Count = 25,
     normalisation: Normalisation = "unit",
-) -> Source:
+) -> Stream:
     """A folder of LEAF, ``train/*.json`` and ``test/*.json``, whose users are natural clients.
 
     Images are FEMNIST or CelebA. Texts are Shakespeare (windows of 80 characters and the next one, 80 classes),
@@ -170,7 +170,7 @@ def leaf(
     Args:
         image_folder: the folder with the images, where the files have only their names (CelebA).
         image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
-        max_examples: most examples of a user of texts, the first ones; 0 takes all.
+        max_examples: most examples of a user, the first ones; 0 takes all.
         vocabulary: the file of words, for Sentiment140 and Reddit; empty to count those of the training part.
         vocabulary_size: the number of words; for Reddit with padding and unknown words.
         length: words of a tweet.
@@ -178,27 +178,15 @@ def leaf(
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    normalisations.check_name(normalisation)
-    root, images = Path(path).absolute(), image_folder and Path(image_folder).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), images=images, image_size=image_size, channels=channels)
-    key |= dict(image_files=listings.fingerprint(images) if images else "", decoding=encoded.VERSION)
-    of_text = dict(max_examples=max_examples, vocabulary=vocabulary, vocabulary_size=vocabulary_size, length=length)
-    key |= dict(of_text, words=_fingerprint(vocabulary), preprocessing=text.VERSION)
-
-    def read():
-        if not leaf_json.is_text(root):
-            return leaf_json.read_leaf(root, images, image_size, channels)
-        stream = streams.leaf(root, "", 0, 0, **of_text, normalisation="")
-        return gather(stream) | {"task": np.array(stream.task)}
-
-    arrays = cached("leaf", key, read)
-    if arrays["images"].ndim == 4:
-        return from_arrays(arrays, normalisation)
-    arrays.setdefault("task", np.array("classification"))  # of features
-    return Source(**arrays | names_of(arrays) | {"task": str(arrays["task"])}, mean=None, std=None)
+    root = Path(path)
+    kind = leaf_json.kind_of(root, vocabulary, vocabulary_size, length, image_folder, image_size, channels)
+    train, test = (
+        functools.partial(leaf_json.stream_leaf, root / part, kind, max_examples) for part in leaf_json.PARTS
+    )
+    return Stream(str(path), train, test, None, kind.class_names, kind.task, normalisation if kind.are_images else "")
 
 
-@checked
+@from_files
 def tff(
     path: str | Path,
     train_split: str = "train",
@@ -214,7 +202,7 @@ def tff(
     tags_size: Count = 500,
     length: Natural = 0,
     normalisation: Normalisation = "unit",
-) -> Source:
+) -> Stream:
     """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
     needed.
 
@@ -237,23 +225,25 @@ def tff(
     Raises:
         UserError: if the file cannot be read, or lacks a split or feature; the message names it.
     """
-    normalisations.check_name(normalisation)
-    file = Path(path).absolute()
-    if task == "classification" and not hdf5.is_hdf5(path):
-        key = dict(file=file, state=listings.fingerprint(file), splits=(train_split, test_split), label=label)
-        arrays = cached("tff", key, lambda: tff_sqlite.read_sqlite(path, train_split, test_split, label))
-        if invert:
-            arrays |= {name: 255 - arrays[name] for name in ("images", "test_images")}
-        return from_arrays(arrays, normalisation)
-    options = dict(
-        train_split=train_split, test_split=test_split, test_file=test_file, task=task, label=label, invert=invert,
-        max_examples=max_examples, vocabulary=vocabulary, vocabulary_size=vocabulary_size, tags=tags,
-        tags_size=tags_size, length=length, normalisation=normalisation,
-    )  # fmt: skip
-    return _streamed("tff", file, streams.tff, options)
+    encoding, is_hdf5 = _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length), hdf5.is_hdf5(path)
+    if is_hdf5 != bool(test_file):
+        raise UserError(f"{path}: a file of HDF5 has one part, of SQLite both; set data.test_file only with the former")
+    if encoding is not None and invert:
+        raise UserError(f"data.invert with task {task}: it exchanges black and white; leave it out")
+    reading = hdf5 if is_hdf5 else tff_sqlite
+    if encoding is None:
+        encode = functools.partial(reading.encode_images, label=label, invert=invert)
+    else:
+        encode = functools.partial(reading.encode_texts, encoding=encoding)
+    splits = [(path, "examples"), (test_file, "examples")] if is_hdf5 else [(path, train_split), (path, test_split)]
+    train, test = (functools.partial(reading.stream, *split, encode, max_examples) for split in splits)
+    facts = str(path), train, test, reading.count_clients(*splits[0])
+    if encoding is None:
+        return Stream(*facts, normalisation=normalisation, by_row=not is_hdf5)
+    return Stream(*facts, encoding.class_names, encoding.task)
 
 
-@checked
+@from_files
 def pfl(
     path: str | Path,
     train_part: str = "train",
@@ -261,7 +251,7 @@ def pfl(
     fine_grained: bool = False,
     max_examples: Natural = 0,
     normalisation: Normalisation = "unit",
-) -> Source:
+) -> Stream:
     """An HDF5 file of pfl-research's benchmarks, StackOverflow or FLAIR, whose users are natural clients.
 
     It needs the extra ``hdf5``.
@@ -274,16 +264,18 @@ def pfl(
     Raises:
         UserError: if h5py is not installed, or if the file is damaged or of other contents; the message names it.
     """
-    normalisations.check_name(normalisation)
-    file = Path(path).absolute()
-    options = dict(
-        train_part=train_part, test_part=test_part, fine_grained=fine_grained, max_examples=max_examples,
-        normalisation=normalisation,
-    )  # fmt: skip
-    return _streamed("pfl", file, streams.pfl, options)
+    names, are_tokens = hdf5.pfl_facts(path, fine_grained)
+    if are_tokens:
+        encode = functools.partial(hdf5.encode_tokens, size=len(names))
+    else:
+        prefix = "fine_grained_" if fine_grained else ""
+        encode = functools.partial(hdf5.encode_flair, classes=len(names), prefix=prefix)
+    train, test = (functools.partial(hdf5.stream, path, part, encode, max_examples) for part in (train_part, test_part))
+    kind = ("next_word",) if are_tokens else ("multi_label", normalisation)
+    return Stream(str(path), train, test, hdf5.count_clients(path, train_part), names, *kind)
 
 
-@checked
+@from_files
 def texts(
     path: str | Path,
     task: Annotated[str, ("classification", "next_word", "next_character")] = "classification",
@@ -297,7 +289,7 @@ def texts(
     vocabulary: str | Path = "",
     vocabulary_size: Count = 10_000,
     length: Natural = 0,
-) -> Source:
+) -> Arrays:
     """Texts in a csv, tsv or jsonl file, or in a folder of such, Parquet or Arrow files, in the layout of ``parquet``.
 
     A text is classified (Sentiment140), its words are predicted (``next_word``), or the text is one of LEAF's windows
@@ -313,19 +305,14 @@ def texts(
     Raises:
         UserError: if a file is missing, unreadable or not as expected; the message names it.
     """
-    root = Path(path).absolute()
     columns = text_tables.TextColumns(text_column, label_column, client_column)
     size = length or (20 if task == "next_word" else 25)
     reading = text_tables.Reading(task, vocabulary, vocabulary_size, size, classes)
-    key = dict(path=root, files=listings.fingerprint(root), columns=columns, reading=reading)
-    divided = validation, test_fraction, seed
-    key |= dict(words=_fingerprint(vocabulary), divided=divided, preprocessing=text.VERSION)
-    arrays = cached("texts", key, lambda: text_tables.read_texts(root, columns, reading, *divided))
-    kind = "next_word" if task == "next_word" else "classification"
-    return Source(**arrays | names_of(arrays), mean=None, std=None, task=kind)
+    arrays = text_tables.read_texts(path, columns, reading, validation, test_fraction, seed)
+    return arrays | {"task": np.array("next_word" if task == "next_word" else "classification")}
 
 
-@checked
+@from_files
 def table(
     path: str | Path,
     label_column: str = "",
@@ -336,7 +323,7 @@ def table(
     test_fraction: Share = 0.2,
     seed: Seed = 0,
     standardised: bool = False,
-) -> Source:
+) -> Stream:
     """A table of numbers: a csv, tsv, jsonl, Parquet or Arrow file, or a folder of such in the layout of ``parquet``.
 
     Each row is an example, each number of it a feature. Without a test part, some of each client's examples, or of each
@@ -352,15 +339,18 @@ def table(
     Raises:
         UserError: if a file is missing, unreadable or not as expected; the message names it and the row.
     """
-    return _of_stream(
-        streams.table(
-            path, label_column, client_column, feature_columns, test_file, validation, test_fraction, seed, standardised
-        )
-    )
+    columns = number_tables.NumberColumns(label_column, client_column, feature_columns)
+    train, test, names = number_tables.read_numbers(Path(path), test_file, columns, validation, test_fraction, seed)
+    scale: str | tuple = ""
+    if standardised:
+        std = train.features.std(0, dtype=float)
+        scale = tuple(train.features.mean(0, dtype=float)), tuple(np.where(std > 0, std, 1))
+    parts = (functools.partial(number_tables.stream_rows, part) for part in (train, test))
+    return Stream(str(path), *parts, len(set(train.clients)), tuple(names), normalisation=scale)
 
 
-@checked
-def pfllib(path: str | Path) -> Source:
+@from_files
+def pfllib(path: str | Path) -> Stream:
     """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
 
     Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
@@ -370,31 +360,28 @@ def pfllib(path: str | Path) -> Source:
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    return _of_stream(streams.pfllib(path))._replace(client_names=())
+    train, test = (functools.partial(pfllib_folder.stream_folder, path, part) for part in ("train", "test"))
+    names, are_ids = pfllib_folder.facts(path)
+    return Stream(str(path), train, test, None, names, normalisation="" if are_ids else (0.0, 1.0), are_named=False)
 
 
-def _of_stream(stream, arrays=None):
-    """Returns the source of a stream, of which ``arrays`` is what was read; by default it is read."""
-    arrays = gather(stream) if arrays is None else arrays
-    mean, std = mean_and_std_of(stream, arrays["images"])
-    return Source(**arrays | names_of(arrays), mean=mean, std=std, task=stream.task)
+STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
+    "parquet": _parquet_clients,
+    **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
+}
 
 
-def _streamed(name, file, make, options):
-    """Returns the source of a stream, read once for what its options and their files are."""
-    files = [file, *(options.get(key, "") for key in ("test_file", "vocabulary", "tags"))]
-    key = dict(files=files, states=list(map(_fingerprint, files)), options=options, preprocessing=text.VERSION)
-    stream = make(file, **options)
-    return _of_stream(stream, cached(name, key, lambda: gather(stream)))
-
-
-def _fingerprint(place):
-    return listings.fingerprint(Path(place)) if place else ""
-
-
-def _tables(kind, path, columns, divided, classes, decoding, normalisation):
-    find = functools.partial(hugging_face.list_tables, path, kind, columns, *divided)
-    root = Path(path).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), columns=columns, divided=divided)
-    source = from_listing(kind.lower(), key, find, classes, decoding, normalisation)
-    return source._replace(task="multi_label" if columns.several else "classification")
+def _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length):
+    """Returns how the texts of a task become examples; None for images."""
+    if task == "classification":
+        return None
+    if task == "next_character":
+        return text.next_characters(length or 80)
+    if not vocabulary:
+        raise UserError(f"data.task {task}: set data.vocabulary to the file of words, such as stackoverflow.word_count")
+    words = text.Vocabulary(text.read_vocabulary(vocabulary, vocabulary_size))
+    if task == "next_word":
+        return text.next_words(words, length or 20)
+    if not tags:
+        raise UserError("data.task multi_label: set data.tags to the file of tags, stackoverflow.tag_count")
+    return text.tags(words, text.read_vocabulary(tags, tags_size, "tags"))

@@ -10,15 +10,13 @@ Args:
         papers' of this data set, else ``unit``.
 """
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from fedjax_collapse.data.reading import listings
 from fedjax_collapse.data.reading.images import standard_sets, tfds_listing, torchvision_files
-from fedjax_collapse.data.reading.images.encoded import Decoding
-from fedjax_collapse.data.source import Channels, Scale, Size, Source, from_listing
+from fedjax_collapse.data.reading.images.encoded import Decoding, decode_listing
+from fedjax_collapse.data.source import Channels, Scale, Size, Source, read_once
 from fedjax_collapse.data.sources import normalisations
 from fedjax_collapse.data.sources.natural import parquet
 from fedjax_collapse.data.sources.normalisations import Normalisation
@@ -90,10 +88,14 @@ def torchvision(
         UserError: if it is not there, or a file is damaged; the message names it.
     """
     found = standard_sets.find(name, folder, ("torchvision",)).folder
-    key = dict(name=name, folder=found, files=torchvision_files.state_of(name, found))
     normalisation = normalisation or normalisations.DEFAULTS.get(name, "unit")
-    find = functools.partial(torchvision_files.list_files, name, found)
-    return from_listing("torchvision", key, find, classes, Decoding(image_size, channels), normalisation)
+    decoding = Decoding(image_size, channels)
+    options = dict(name=name, classes=classes, decoding=decoding, normalisation=normalisation)
+
+    def read():
+        return decode_listing(torchvision_files.list_files(name, found), classes, decoding)
+
+    return read_once("torchvision", options, torchvision_files.files_of(name, found), read)
 
 
 @checked
@@ -130,10 +132,11 @@ def tfds(
         UserError: if the data are missing or inconsistent; the message says how to prepare them.
     """
     builders = tfds_listing.find_builders(name, data_dir, download)
-    paths = [Path(builder.data_path) for builder in builders]
-    states = list(map(listings.fingerprint, paths))
-    key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label, coarse=coarse)
     normalisation = normalisation or normalisations.DEFAULTS.get(name.partition(":")[0], "unit")
-    find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label, coarse)
-    decoding = Decoding(image_size, channels, scale=scale)
-    return from_listing("tfds", key, find, classes, decoding, normalisation)
+    decoding, wanted = Decoding(image_size, channels, scale=scale), (train_split, test_split, label, coarse)
+    options = dict(wanted=wanted, classes=classes, decoding=decoding, normalisation=normalisation)
+
+    def read():
+        return decode_listing(tfds_listing.list_builders(builders, *wanted), classes, decoding)
+
+    return read_once("tfds", options, [Path(builder.data_path) for builder in builders], read)

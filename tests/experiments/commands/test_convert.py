@@ -120,9 +120,6 @@ def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
 
 
 def test_other_sources_with_natural_clients(tmp_path):
-    rows = [[5, 1, 6, 0], [5, 2, 3, 6]]
-    file = pfl(tmp_path / "so.hdf5", train={"81": rows, "7": rows[:1]}, val={"9": rows[1:]})
-    assert_same_clients(converted(f"pfl:{file}", tmp_path / "pfl"), sources.pfl(file))
     pixels = np.random.default_rng(0).integers(0, 256, (6, 16))
     for part, users in (("train", {"b": [0, 1], "a": [2, 3]}), ("test", {"a": [4], "c": [5]})):
         data = {user: ((pixels[own] / 255).tolist(), [row % 3 for row in own]) for user, own in users.items()}
@@ -138,14 +135,10 @@ def test_other_sources_with_natural_clients(tmp_path):
     assert_same_clients(store, sources.tff(file, invert=True))
 
 
-def test_a_user_in_two_files_and_a_class_that_is_only_tested(tmp_path, capsys):
+def test_a_class_that_is_only_tested(tmp_path, capsys):
     row = [0.5] * 16
-    for name in "ab":
-        leaf(tmp_path / "data" / "train" / f"{name}.json", ann=([row] * 2, [0, 1]))
-    leaf(tmp_path / "data" / "test" / "a.json", bob=([row], [2]))
-    assert command.main([f"leaf:{tmp_path / 'data'}", str(tmp_path / "store")]) == 2
-    assert "b.json: user ann is also in another file; expected each in one" in capsys.readouterr().err
-    (tmp_path / "data" / "train" / "b.json").unlink()
+    for part, user in (("train", dict(ann=([row] * 2, [0, 1]))), ("test", dict(bob=([row], [2])))):
+        leaf(tmp_path / "data" / part / "a.json", **user)
     assert command.main([f"leaf:{tmp_path / 'data'}", str(tmp_path / "store")]) == 2
     assert "store: test rows: labels 2 to 2, expected integers below 2" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, is_unicode, parse_json
-from fedjax_collapse.data.stream import ClientExamples
+from fedjax_collapse.data.stream import ClientExamples, check_shape
 
 _HINT = "fetch or write it again"
 _MOST_TOKENS = 10**6
@@ -35,12 +35,13 @@ _SEARCHED = 2**30  # bytes of a file that is searched for damaged heaps, which t
 Encode = Callable[[Mapping[str, np.ndarray], int], Pair]  # of a client's group, and the most examples
 
 
-def stream_hdf5(path: str | Path, part: str, encode: Encode, most: int = 0, first: int = 0) -> Iterator[ClientExamples]:
+def stream(path: str | Path, part: str, encode: Encode, most: int = 0, first: int = 0) -> Iterator[ClientExamples]:
     """Yields the clients of the group ``part`` by name, from position ``first`` on, with at most ``most`` examples.
 
     Raises:
         UserError: if h5py is not installed, if the file cannot be read, or lacks what is expected.
     """
+    shape = None
     with opened(path) as file:
         group = _group(path, file, part)
         for client in itertools.islice(group, first, None):
@@ -53,6 +54,7 @@ def stream_hdf5(path: str | Path, part: str, encode: Encode, most: int = 0, firs
                 inputs, labels = encode(own, most or None)
                 if len(inputs) != len(labels) or not len(inputs):
                     raise ValueError(f"{len(inputs)} inputs for {len(labels)} labels")
+                check_shape(shape := shape or inputs.shape[1:], inputs)
             except KeyError as error:
                 names = ", ".join(map(str, own))
                 raise UserError(f"{path}: {where} has {names}, expected {error.args[0]}; {_HINT}") from None
@@ -62,7 +64,7 @@ def stream_hdf5(path: str | Path, part: str, encode: Encode, most: int = 0, firs
 
 
 def count_clients(path: str | Path, part: str) -> int:
-    """Returns the number of clients of a part; for errors, see ``stream_hdf5``."""
+    """Returns the number of clients of a part; for errors, see ``stream``."""
     with opened(path) as file:
         return len(_group(path, file, part))
 
@@ -74,7 +76,7 @@ def is_hdf5(path: str | Path) -> bool:
 
 @contextlib.contextmanager
 def opened(path: str | Path):
-    """Opens a file for reading; for errors, see ``stream_hdf5``."""
+    """Opens a file for reading; for errors, see ``stream``."""
     try:
         import h5py
     except ImportError:
@@ -186,7 +188,7 @@ def encode_flair(group: Mapping[str, np.ndarray], most: int | None, classes: int
 
 
 def pfl_facts(path: str | Path, fine_grained: bool) -> tuple[tuple[str, ...], bool]:
-    """Returns the names of labels or tokens in pfl's metadata, and whether they are tokens; errors: ``stream_hdf5``."""
+    """Returns the names of labels or tokens in pfl's metadata, and whether they are tokens; errors: ``stream``."""
     prefix = "fine_grained_" if fine_grained else ""
     with opened(path) as file:
         known = file.get("metadata", {})

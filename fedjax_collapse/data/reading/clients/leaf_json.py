@@ -21,15 +21,13 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
-from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import check_client, fields_of
-from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, Listing, decode_all, decode_listing
+from fedjax_collapse.data.reading.clients.natural_clients import check_client
+from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, channels_of, decode_all
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import file_below, files_below
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
-from fedjax_collapse.data.reading.tables.tabular import numbered
 from fedjax_collapse.data.reading.untrusted import parse_json
-from fedjax_collapse.data.stream import ClientExamples
+from fedjax_collapse.data.stream import ClientExamples, check_shape
 
 PARTS = ("train", "test")
 _TEXT = 4  # column of a tweet
@@ -44,32 +42,17 @@ class Kind(NamedTuple):
     are_images: bool = False
 
 
-def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, channels: int) -> Arrays:
-    """Reads the fields of ``Source``. Where ``x`` are file names, images are those in ``image_folder``.
-
-    Raises:
-        UserError: if a file is missing, damaged, or of other contents; the message names it.
-    """
-    train, encode = _read_part(Path(path) / PARTS[0])
-    test, _ = _read_part(Path(path) / PARTS[1], encode)
-    if isinstance(train[0][1], list):
-        if not image_folder:
-            raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
-        names = numbered(path, np.concatenate([labels for _, _, labels in train]))
-        listing = Listing(*([*_files(part, Path(image_folder), path)] for part in (train, test)), names)
-        return decode_listing(listing, (), Decoding(image_size, channels))
-    return fields_of(path, *map(_joined, (train, test)))
-
-
 def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator[ClientExamples]:
     """Yields the users of a part in the order of files, from position ``first`` on, with at most ``most`` examples.
 
     One file is in memory at a time.
 
     Raises:
-        UserError: as in ``read_leaf``; if a user is in several files.
+        UserError: if a file is missing, damaged, or of other contents, or if a user is in several files; the message
+            names it.
     """
     seen: set[str] = set()
+    shape = None
     for place, (file, user, x, y) in enumerate(_users(folder)):
         if user in seen:
             raise UserError(f"{file}: user {user} is also in another file; expected each in one, preprocess LEAF again")
@@ -78,8 +61,13 @@ def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator
             continue
         try:
             inputs, labels = kind.encode(x[: most or None], y[: most or None])
+            check_shape(shape := shape or inputs.shape[1:], inputs)
+        except UserError as error:
+            raise UserError(f"{file}: user {user}: {error}") from None
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise UserError(f"{file}: user {user}: {_reason(error)}; expected the files of one data set") from None
+            raise UserError(
+                f"{file}: user {user}: {_reason(error)}; expected images, or the texts of LEAF's data sets"
+            ) from None
         yield ClientExamples(user, inputs, labels)
 
 
@@ -98,12 +86,13 @@ def kind_of(
         vocabulary: the file with the words of Sentiment140 and Reddit; empty to count those of the training part.
         vocabulary_size: number of words; LEAF's for Reddit contains padding and unknown words.
         length: words of a tweet.
-        image_folder, size, channels: as in ``read_leaf``.
+        image_folder: the folder with the images, if files have only their names.
+        size, channels: as in ``Decoding``; 0 channels are those of the first image.
 
     Raises:
-        UserError: as in ``read_leaf``.
+        UserError: as in ``stream_leaf``.
     """
-    _, user, x, y = next(_users(path / "train"))
+    _, _, x, y = next(_users(path / "train"))
     kind = _kind_of_text(x[0], y[0])
     if kind == "shakespeare":
         return Kind(_windows, tuple(text.LETTERS))
@@ -117,15 +106,10 @@ def kind_of(
     if _are_files(x):
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
-        return Kind(lambda x, y: _decoded(user, x, y, Path(image_folder), size, channels), are_images=True)
+        decoding = Decoding(size, channels or channels_of(_files(x[:1], Path(image_folder))[0]))
+        return Kind(lambda x, y: (decode_all(_files(x, Path(image_folder)), decoding), _classes(y)), are_images=True)
     encode = _encoding_of(x)
-    return Kind(lambda x, y: (encode(x), _classes(y)), are_images=encode is _images)
-
-
-def is_text(path: Path) -> bool:
-    """Returns whether a folder holds texts, by its first user; for errors, see ``read_leaf``."""
-    _, _, x, y = next(_users(path / "train"))
-    return bool(_kind_of_text(x[0], y[0]))
+    return Kind(lambda x, y: _numbers(x, y, encode), are_images=encode is _images)
 
 
 def _kind_of_text(x, y):
@@ -158,9 +142,9 @@ def _comments(x, y, vocabulary):
     return pair
 
 
-def _decoded(user, names, y, folder, size, channels):
-    listed = [*_files([(user, names, _classes(y))], folder)]
-    return decode_all(listed, Decoding(size, channels)), np.array([example.label for example in listed])
+def _numbers(x, y, encode):
+    labels = _classes(y)
+    return encode(x), labels
 
 
 def _vocabulary(path, file, size, words_of):
@@ -169,31 +153,6 @@ def _vocabulary(path, file, size, words_of):
         return text.read_vocabulary(file, size)
     words = (word for _, _, x, _ in _users(path / "train") for example in x for word in words_of(example))
     return text.most_frequent(words, size)
-
-
-def _joined(users):
-    """Returns clients, images and labels of the examples of all users."""
-    clients = [user for user, _, labels in users for _ in labels]
-    return clients, *(np.concatenate([user[place] for user in users]) for place in (1, 2))
-
-
-def _read_part(folder, encode=None):
-    """Returns (user, images, features or names of images, labels) of all users of a part, and how rows are encoded."""
-    users = []
-    for file, user, x, y in _users(folder):
-        encode = encode or _encoding_of(x)
-        try:
-            labels = _classes(y)
-            users.append((user, x if _are_files(x) else encode(x), labels))
-        except ValueError as error:
-            raise UserError(
-                f"{file}: user {user}: {error}; expected images, or the texts of LEAF's data sets"
-            ) from None
-    first = users[0][1]
-    for user, images, _ in users:
-        if isinstance(images, list) != isinstance(first, list) or np.shape(images)[1:] != np.shape(first)[1:]:
-            raise UserError(f"{folder}: user {user} has other images than {users[0][0]}; use the files of one data set")
-    return users, encode
 
 
 def _users(folder):
@@ -269,8 +228,6 @@ def _are_files(x):
     return all(isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES for name in x)
 
 
-def _files(part, folder, where=None):
-    for user, names, labels in part:
-        for name, label in zip(names, labels, strict=True):
-            file = file_below(folder, name, f"{where}: user {user}" if where else "x")
-            yield Encoded(file, str(file), int(label), client=user)
+def _files(names, folder):
+    files = [file_below(folder, name, "x") for name in names]
+    return [Encoded(file, str(file), 0) for file in files]

@@ -7,28 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.tables.tabular import numbered
 from fedjax_collapse.data.reading.untrusted import is_unicode
 
 Client = str | int
-Part = tuple[Sequence[Client], np.ndarray, np.ndarray]  # client, image and label of each example
-
-
-def fields_of(path: str | Path, train: Part, test: Part) -> Arrays:
-    """Returns the fields of ``Source`` from the examples of both parts, which know their clients.
-
-    Raises:
-        UserError: if images of the parts differ in shape, or a label is not one of training.
-    """
-    (clients, images, labels), (test_clients, test_images, test_labels) = train, test
-    if images.shape[1:] != test_images.shape[1:]:
-        raise UserError(f"{path}: training inputs are {images.shape[1:]}, test inputs {test_images.shape[1:]}")
-    names = numbered(path, labels)
-    if (largest := test_labels.max()) >= len(names):
-        raise UserError(f"{path}: test label {largest} is none of the {len(names)} classes of training")
-    arrays = dict(images=images, labels=labels, test_images=test_images, test_labels=test_labels)
-    return arrays | number_clients(clients, test_clients) | {"class_names": np.array(names)}
 
 
 def check_client(where: str, client: object) -> None:

@@ -17,7 +17,7 @@ from fedjax_collapse.data.reading.clients.natural_clients import Client, check_c
 from fedjax_collapse.data.reading.images.encoded import Decoding, decode_all, named_class
 from fedjax_collapse.data.reading.images.hugging_face import Columns, choose_columns, class_names_in, examples_of
 from fedjax_collapse.data.reading.parts import find_files
-from fedjax_collapse.data.reading.tables import check_claims, checked, reading_table
+from fedjax_collapse.data.reading.tables import checked, read_table, reading_table
 from fedjax_collapse.data.reading.tables.tabular import class_order
 from fedjax_collapse.data.reading.text import multi_hot
 from fedjax_collapse.data.stream import ClientExamples
@@ -44,36 +44,35 @@ def index_of(files: Sequence[Path], columns: Columns) -> Index:
     """
     import pyarrow.parquet
 
-    groups, owners, labels, number = [], [np.zeros(0, np.int32)], set(), {}
+    groups, owners, labels, number = [], [], set(), {}
     names, first, size = None, 0, 0
     for file in files:
-        with reading_table(file, "Parquet"), pyarrow.parquet.ParquetFile(file) as table:
-            check_claims(file)
-            chosen = choose_columns(file, table.schema_arrow.names, columns)
-            names, of_file = names or class_names_in(file, table.schema_arrow, chosen.label), first
-            are_names = chosen.several or not pyarrow.types.is_integer(table.schema_arrow.field(chosen.label).type)
-            for group in range(table.num_row_groups):
-                wanted = [chosen.client, chosen.label] if are_names else [chosen.client]
-                read = checked(file, table.read_row_group(group, wanted))
-                clients = read[chosen.client].to_pylist()
-                for row, client in enumerate(clients, first - of_file):
-                    check_client(f"{file}: row {row}", client)
-                    number.setdefault(client, len(number))
-                if chosen.several:
-                    labels.update(map(str, itertools.chain.from_iterable(read[chosen.label].to_pylist())))
-                elif are_names:
-                    labels.update(label for label in read[chosen.label].to_pylist() if isinstance(label, str))
-                owners.append(np.array([number[client] for client in clients], np.int32))
-                groups.append((file, group, first))
-                first, size = first + len(read), size + table.metadata.row_group(group).total_byte_size
+        with reading_table(file, "Parquet"):
+            facts, schema = pyarrow.parquet.read_metadata(file), pyarrow.parquet.read_schema(file)
+        chosen = choose_columns(file, schema.names, columns)
+        wanted = [chosen.client, chosen.label]
+        table = read_table(file, "Parquet", lambda _, wanted=wanted: wanted)
+        names = names or class_names_in(file, schema, chosen.label)
+        clients, own_labels = (table[name].to_pylist() for name in wanted)
+        for row, client in enumerate(clients):
+            check_client(f"{file}: row {row}", client)
+            owners.append(number.setdefault(client, len(number)))
+        if chosen.several:
+            labels.update(map(str, itertools.chain.from_iterable(own_labels)))
+        else:
+            labels.update(label for label in own_labels if isinstance(label, str))
+        for group in range(facts.num_row_groups):
+            groups.append((file, group, first))
+            first += facts.row_group(group).num_rows
+            size += facts.row_group(group).total_byte_size
     if not first:
         raise UserError(f"{files[0]}: it has no rows; expected at least one example, fetch or write it again")
     found = tuple(sorted(labels, key=None if chosen.several else class_order)) if labels else names and tuple(names)
-    return Index(groups, chosen, list(number), np.concatenate(owners), size / first, found)
+    return Index(groups, chosen, list(number), np.array(owners, np.int32), size / first, found)
 
 
 def stream_parquet(
-    index: Index, chosen: np.ndarray, decoding: Decoding, class_names: Sequence[str], first: int
+    index: Index, chosen: np.ndarray, first: int = 0, *, decoding: Decoding, class_names: Sequence[str]
 ) -> Iterator[ClientExamples]:
     """Yields the clients in the order of the index, from position ``first`` on.
 

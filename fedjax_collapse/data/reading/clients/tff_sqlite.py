@@ -3,71 +3,64 @@
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import check_client, fields_of
-from fedjax_collapse.data.reading.images.tf_example import Feature, read_example
+from fedjax_collapse.data.reading.clients.natural_clients import check_client
 from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
-from fedjax_collapse.data.stream import ClientExamples
+from fedjax_collapse.data.stream import ClientExamples, check_shape
 
 _HINT = "expected a SQLite file of TFF's, unpacked (unlzma)"
-_IMAGES = ("pixels", "image")
-_ROWS = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
+_NUMBERS = {"float_list": np.float32, "int64_list": np.int64}
+_BY_CLIENT = (
+    "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ? ORDER BY client_id, rowid"
+)
 # a view, a virtual table or a generated column would be computed while it is read, perhaps for ever
 _COMPUTED = (
     "SELECT name, type FROM sqlite_master WHERE lower(name) = 'examples' AND (type <> 'table' OR NOT rootpage) UNION "
     "SELECT name, 'column' FROM pragma_table_xinfo('examples') WHERE hidden"
 )
 _COUNTS = "SELECT 1 FROM sqlite_master WHERE name = 'client_metadata' AND type = 'table' AND rootpage"
-_BY_CLIENT = f"{_ROWS} ORDER BY client_id, rowid"
 
-Encode = Callable[[Sequence[dict[str, Feature]]], Pair]  # of the examples of one client
+Features = Mapping[str, list[bytes] | np.ndarray]
+Encode = Callable[[Features], Pair]  # of one example
 
 
-def read_sqlite(path: str | Path, train_split: str, test_split: str, label: str) -> Arrays:
-    """Reads the fields of ``Source`` from examples with ``pixels`` (0 to 1) or ``image`` (0 to 255) and a ``label``.
+def stream(path: str | Path, split: str, encode: Encode, most: int = 0, first: int = 0) -> Iterator[ClientExamples]:
+    """Yields the clients of a split by name, from position ``first`` on, with at most ``most`` examples (0: all).
+
+    SQLite sorts by client, with an index of the file if it has one, else in temporary files.
 
     Raises:
         UserError: if the file cannot be read, or lacks a split or feature; the message names it.
     """
-    with _opened(path) as database:
-        parts = [_read_split(path, database, split, label) for split in (train_split, test_split)]
-    return fields_of(path, *parts)
-
-
-def stream_sqlite(
-    path: str | Path, split: str, encode: Encode, wanted: Collection[str], most: int, first: int = 0
-) -> Iterator[ClientExamples]:
-    """Yields the clients of a split by name, from position ``first`` on, with at most ``most`` examples (0: all).
-
-    SQLite sorts by client, with an index of the file if it has one, else in temporary files. Of an example, the
-    ``wanted`` features are decoded; empty for all.
-
-    Raises:
-        UserError: as in ``read_sqlite``.
-    """
+    client = shape = None
     with _opened(path) as database:
         clients = itertools.groupby(database.execute(_BY_CLIENT, [split]), itemgetter(1))
-        client = None
-        for place, (client, rows) in enumerate(clients):
+        for place, (client, examples) in enumerate(clients):
             if place < first:
                 continue
             check_client(f"{path}: {split}", str(client))
-            try:
-                pair = encode([_example(content, wanted) for _, _, content in itertools.islice(rows, most or None)])
-            except ValueError as error:
-                raise _unreadable(path, split, f"client {client}", error) from None
-            yield ClientExamples(str(client), *pair)
+            rows, pairs = [], []
+            for row, _, content in itertools.islice(examples, most or None):
+                try:
+                    inputs, labels = encode(_features(content))
+                    check_shape(shape := shape or inputs.shape[1:], inputs)
+                except ValueError as error:
+                    reason = f"{split}, row {row} cannot be read ({error})"
+                    raise UserError(f"{path}: {reason}; fetch the file again") from None
+                rows.append(row)
+                pairs.append((inputs, labels))
+            yield ClientExamples(str(client), *map(np.concatenate, zip(*pairs, strict=True)), rows)
         if client is None:
-            raise _no_split(path, database, split)
+            known = ", ".join(str(name) for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
+            raise UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
 
 
 def count_clients(path: str | Path, split: str) -> int | None:
@@ -78,23 +71,38 @@ def count_clients(path: str | Path, split: str) -> int | None:
         return database.execute("SELECT COUNT(*) FROM client_metadata WHERE split_name = ?", [split]).fetchone()[0]
 
 
-def encode_images(examples: Sequence[dict[str, Feature]], label: str, invert: bool) -> Pair:
-    """Returns images [examples, height, width, channels] in units of 0 to 255, and classes.
+def encode_images(example: Features, label: str, invert: bool) -> Pair:
+    """Returns the image [1, height, width, channels] in units of 0 to 255, and the class [1].
 
     Raises:
-        ValueError: if features are missing or not as expected, or if images differ in shape.
+        ValueError: if features are missing or not as expected.
     """
-    images, labels = zip(*(_image_and_label(example, label) for example in examples), strict=True)
-    return 255 - np.stack(images) if invert else np.stack(images), np.array(labels)
+    pixels, classes = example.get("pixels", example.get("image")), example.get(label)
+    if not isinstance(pixels, np.ndarray) or not isinstance(classes, np.ndarray) or classes.dtype != np.int64:
+        found = ", ".join(sorted(example)) or "none"
+        raise ValueError(f"features {found}, expected numbers pixels or image, and {label}")
+    if classes.shape != (1,) or classes[0] < 0:
+        raise ValueError(f"{label} is {classes.tolist()}, expected one class from 0")
+    if pixels.dtype == np.int64:
+        if pixels.min(initial=0) < 0 or pixels.max(initial=0) > 255:
+            raise ValueError(f"image is {pixels.min()} to {pixels.max()}, expected 0 to 255")
+        pixels = pixels.astype(np.uint8)
+    else:
+        pixels = to_levels(pixels)
+    image = as_square(pixels[None])
+    return 255 - image if invert else image, classes
 
 
-def encode_texts(examples: Sequence[dict[str, Feature]], encoding: Encoding) -> Pair:
-    """Returns the examples of a task, from features with one text each.
+def encode_texts(example: Features, encoding: Encoding) -> Pair:
+    """Returns what a task makes of an example, from features with one text each.
 
     Raises:
         ValueError: if a feature is missing or not one text.
     """
-    return encoding.encode(*([_text(example, name) for example in examples] for name in encoding.columns))
+    for name in encoding.columns:
+        if not isinstance(example.get(name), list) or len(example[name]) != 1:
+            raise ValueError(f"features {', '.join(sorted(example)) or 'none'}, expected one text {name}")
+    return encoding.encode(*([example[name][0].decode(errors="surrogateescape")] for name in encoding.columns))
 
 
 @contextlib.contextmanager
@@ -109,61 +117,16 @@ def _opened(path):
         raise UserError(f"{path}: cannot be read ({error}); {_HINT}") from None
 
 
-def _example(content, wanted=()):
+def _features(content):
+    """Returns the features of a ``tf.train.Example`` by name: lists of bytes, float32 [n] or int64 [n]."""
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
+
     if not isinstance(content, bytes):
         raise ValueError(f"it is {type(content).__name__}, expected bytes")
-    return read_example(content, wanted)
-
-
-def _unreadable(path, split, where, error):
-    return UserError(f"{path}: {split}, {where} cannot be read ({error}); fetch the file again")
-
-
-def _no_split(path, database, split):
-    known = ", ".join(str(name) for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
-    return UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
-
-
-def _text(example, name):
-    value = example.get(name)
-    if not isinstance(value, list) or len(value) != 1:
-        raise ValueError(f"features {', '.join(example) or 'none'}, expected one text {name}")
-    return value[0].decode(errors="surrogateescape")
-
-
-def _read_split(path, database, split, label):
-    """Returns clients, images and labels of a split, in the order in which they were written."""
-    rows, clients, images, labels = [], [], [], []
-    for row, client, content in database.execute(_ROWS, [split]):
-        try:
-            image, value = _image_and_label(_example(content), label)
-            if images and image.shape != images[0].shape:
-                raise ValueError(f"an image of {image.shape}, but the first one is {images[0].shape}")
-        except ValueError as error:
-            raise _unreadable(path, split, f"row {row}", error) from None
-        check_client(f"{path}: {split}, row {row}", str(client))
-        rows.append(row)
-        clients.append(str(client))
-        images.append(image)
-        labels.append(value)
-    if not rows:
-        raise _no_split(path, database, split)
-    order = np.argsort(rows)
-    return [clients[i] for i in order], np.stack([images[i] for i in order]), np.array(labels)[order]
-
-
-def _image_and_label(example, label):
-    """Returns the image [height, width, channels] in units of 0 to 255, and the class."""
-    pixels = next((example[name] for name in _IMAGES if name in example), None)
-    value = example.get(label)
-    if not isinstance(pixels, np.ndarray) or not isinstance(value, np.ndarray) or value.dtype != np.int64:
-        raise ValueError(f"features {', '.join(example) or 'none'}, expected numbers pixels or image, and {label}")
-    if value.shape != (1,) or value[0] < 0:
-        raise ValueError(f"{label} is {value.tolist()}, expected one class from 0")
-    if pixels.dtype == np.int64:
-        if pixels.min(initial=0) < 0 or pixels.max(initial=0) > 255:
-            raise ValueError(f"image is {pixels.min()} to {pixels.max()}, expected 0 to 255")
-        pixels = pixels.astype(np.uint8)
-    else:
-        pixels = to_levels(pixels)
-    return as_square(pixels[None])[0], int(value[0])
+    try:
+        stored = Example.FromString(content).features.feature
+    except DecodeError:
+        raise ValueError("it is no tf.train.Example") from None
+    lists = {name: (kind, getattr(own, kind).value) for name, own in stored.items() if (kind := own.WhichOneof("kind"))}
+    return {name: np.array(own, _NUMBERS[kind]) if kind in _NUMBERS else [*own] for name, (kind, own) in lists.items()}

@@ -155,7 +155,7 @@ def _checked_label(example, class_names):
 
 def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
     """Returns the images [examples, height, width, channels]; for errors, see ``decode_listing``."""
-    images, decoding = None, decoding._replace(channels=decoding.channels or _channels_of(examples[0]))
+    images, decoding = None, decoding._replace(channels=decoding.channels or channels_of(examples[0]))
     for row, example in enumerate(examples):
         pixels = _decode(example, decoding)
         if images is None:
@@ -193,7 +193,8 @@ def _decode(example, decoding):
     return np.asarray(picture).reshape(picture.height, picture.width, decoding.channels)
 
 
-def _channels_of(example):
+def channels_of(example: Encoded) -> int:
+    """Returns 1 if an image is grey, else 3; for errors, see ``decode_listing``."""
     mode = _open(example).mode
     return 1 if mode in _GREY or mode.startswith("I") else 3
 

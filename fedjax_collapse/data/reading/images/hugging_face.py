@@ -8,7 +8,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.clients.natural_clients import check_client
 from fedjax_collapse.data.reading.images.encoded import Encoded, Listing, divide, named_classes
 from fedjax_collapse.data.reading.parts import find_files
-from fedjax_collapse.data.reading.tables import check_claims, checked, choose_column, open_arrow, reading_table
+from fedjax_collapse.data.reading.tables import choose_column, read_table
 from fedjax_collapse.data.reading.tables.tabular import check_class, check_columns, numbered
 from fedjax_collapse.data.reading.untrusted import parse_json
 
@@ -69,10 +69,10 @@ def _read_all(files, kind, columns, names):
 
 def _read(file, kind, columns):
     """Returns the examples of a file and its class names, or None without names."""
-    with reading_table(file, kind):
-        table, names = (_parquet if kind == "Parquet" else _arrow)(file, columns)
-        examples = examples_of(file, table, names, range(len(table)))
-    return examples, None if names.several else class_names_in(file, table.schema, names.label)
+    table = read_table(file, kind, lambda existing: filter(None, choose_columns(file, existing, columns).names()))
+    chosen = choose_columns(file, table.column_names, columns)
+    examples = examples_of(file, table, chosen, range(len(table)))
+    return examples, None if chosen.several else class_names_in(file, table.schema, chosen.label)
 
 
 def examples_of(file: Path, table: Any, columns: Columns, numbers: Iterable[int]) -> list[Encoded]:
@@ -89,24 +89,6 @@ def class_names_in(file: Path, schema: Any, label: str) -> list[str] | None:
         return classes and list(map(str, classes))
     except (ValueError, AttributeError, TypeError):
         raise UserError(f"{file}: Hugging Face's metadata in it cannot be read; fetch or write it again") from None
-
-
-def _parquet(file, columns):
-    """Returns the table of the chosen columns, and their names."""
-    import pyarrow.parquet
-
-    check_claims(file)
-    names = choose_columns(file, pyarrow.parquet.read_schema(file).names, columns)
-    wanted = list(dict.fromkeys(filter(None, names.names())))
-    return checked(file, pyarrow.parquet.read_table(file, columns=wanted, partitioning=None)), names
-
-
-def _arrow(file, columns):
-    """Returns the same of an Arrow file or stream."""
-    table = open_arrow(file)
-    names = choose_columns(file, table.schema.names, columns)
-    table = table.select(list(dict.fromkeys(filter(None, names.names()))))
-    return checked(file, table), names
 
 
 def choose_columns(file, existing: Sequence[str], columns: Columns) -> Columns:

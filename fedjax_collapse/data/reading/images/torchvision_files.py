@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.images.encoded import Encoded, Listing
-from fedjax_collapse.data.reading.listings import check_is_file, fingerprint
+from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 from fedjax_collapse.data.reading.untrusted import Allowance, unzipped
 
@@ -48,9 +48,9 @@ def folder_of(name: str, root: Path) -> Path | None:
     return None
 
 
-def state_of(name: str, folder: Path) -> list[str]:
-    """Returns hashes of the names, sizes and times of the files of such a folder."""
-    return list(map(fingerprint, sorted(folder.glob(LAYOUTS[name].files))))
+def files_of(name: str, folder: Path) -> list[Path]:
+    """Returns the files of such a folder."""
+    return sorted(folder.glob(LAYOUTS[name].files))
 
 
 def list_files(name: str, folder: Path) -> Listing:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,14 @@ def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path
     return kinds[0], *find_files(path, kinds[0], validation)
 
 
-def read_table(file: Path, kind: str) -> Any:
-    """Returns a whole table; the values of csv and tsv files are texts.
+def read_table(file: Path, kind: str, choose: Callable[[list[str]], Sequence[str]] = lambda names: names) -> Any:
+    """Returns the columns of a table that ``choose`` returns of all; the values of csv and tsv files are texts.
 
     Raises:
         UserError: it cannot be read, or two columns have one name.
     """
     with reading_table(file, kind):
-        table = checked(file, _OPEN[kind](file))
-        check_columns(file, table.column_names)
-    return table
+        return checked(file, _OPEN[kind](file, functools.partial(_chosen, file, choose)))
 
 
 def check_claims(file: Path) -> None:
@@ -90,24 +88,31 @@ def reading_table(file: Path, kind: str) -> Iterator[None]:
         raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
 
 
-def open_arrow(file: Path) -> Any:
+def _chosen(file, choose, existing):
+    check_columns(file, existing)
+    return list(dict.fromkeys(choose(existing)))
+
+
+def _arrow(file, choose):
     """Returns the table of an Arrow file or stream."""
     import pyarrow
 
     with pyarrow.OSFile(str(file)) as stream:
         is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
         stream.seek(0)
-        return (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
+        table = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
+    return table.select(choose(table.column_names))
 
 
-def _parquet(file):
+def _parquet(file, choose):
     import pyarrow.parquet
 
     check_claims(file)
-    return pyarrow.parquet.read_table(file, partitioning=None)
+    wanted = choose(pyarrow.parquet.read_schema(file).names)
+    return pyarrow.parquet.read_table(file, columns=wanted, partitioning=None)
 
 
-def _csv(file, delimiter=","):
+def _csv(file, choose, delimiter=","):
     """Reads all values as texts, also those that look like numbers or like nothing."""
     import pyarrow
     import pyarrow.csv
@@ -116,20 +121,21 @@ def _csv(file, delimiter=","):
     with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
         names = stream.schema.names
     options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
-    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
+    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options).select(choose(names))
 
 
-def _jsonl(file):
+def _jsonl(file, choose):
     import pyarrow.json
 
     with open(file, "rb") as lines:
         check_nesting(lines)  # of which pyarrow would crash
-    return pyarrow.json.read_json(file)
+    table = pyarrow.json.read_json(file)
+    return table.select(choose(table.column_names))
 
 
 _OPEN = {
     "Parquet": _parquet,
-    "Arrow": open_arrow,
+    "Arrow": _arrow,
     "CSV": _csv,
     "TSV": functools.partial(_csv, delimiter="\t"),
     "JSONL": _jsonl,

@@ -1,7 +1,7 @@
 """Tables of numbers: a row for each example, with its class and perhaps its natural client."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +29,9 @@ class Rows(NamedTuple):
     """The examples of a part."""
 
     features: np.ndarray  # [rows, columns] float32
-    labels: np.ndarray  # [rows] integers
+    labels: Sequence  # [rows] integers, before they are numbered texts
     clients: list[Client]  # empty if they are not known
+    places: list[str]  # for messages
 
 
 def read_numbers(
@@ -57,8 +58,8 @@ def read_numbers(
         is_test = hold_out(path, train.clients, train.labels, test_fraction, seed)
         train, test = (_take(train, is_test == part) for part in (False, True))
     names, class_of = number_classes(path, train.labels)
-    labels = (np.array([*map(class_of, each.places, each.labels)]) for each in (train, test))
-    return *(Rows(each.features, own, each.clients) for each, own in zip((train, test), labels, strict=True)), names
+    train, test = (each._replace(labels=np.array([*map(class_of, each.places, each.labels)])) for each in (train, test))
+    return train, test, names
 
 
 def stream_rows(rows: Rows, first: int = 0) -> Iterator[ClientExamples]:
@@ -70,16 +71,9 @@ def stream_rows(rows: Rows, first: int = 0) -> Iterator[ClientExamples]:
         yield ClientExamples(rows.clients[own[0]], rows.features[own], rows.labels[own])
 
 
-class _Read(NamedTuple):
-    features: np.ndarray
-    labels: list[str]
-    clients: list[Client]
-    places: list[str]  # for messages
-
-
 def _take(read, mask):
     rows = np.flatnonzero(mask)
-    return _Read(read.features[rows], *([each[row] for row in rows if each] for each in read[1:]))
+    return Rows(read.features[rows], *([each[row] for row in rows if each] for each in read[1:]))
 
 
 def _read(files, kind, columns, needs_client=True):
@@ -105,9 +99,9 @@ def _read(files, kind, columns, needs_client=True):
             check_client(place, each)
         features = np.stack([_numbers(file, name, table[name]) for name in columns.features], 1)
         labels = list(map(_label, places, table[label].to_pylist()))
-        parts.append(_Read(features, labels, clients, places))
+        parts.append(Rows(features, labels, clients, places))
     features, *others = zip(*parts, strict=True)
-    return columns, _Read(np.concatenate(features), *(list(itertools.chain.from_iterable(each)) for each in others))
+    return columns, Rows(np.concatenate(features), *(list(itertools.chain.from_iterable(each)) for each in others))
 
 
 def _numbers(file, name, column):
