@@ -67,7 +67,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
         assert counts.pop("last10_accuracy") == 0 and set(counts.values()) == {2}  # there are fewer than ten rounds
     files = "metrics.jsonl timing.jsonl clients.npz spectra.npz partition.npz final.npz"
     files += " summary.json run.json together.json checkpoints"
-    assert {path.name for path in (study / "feddecorr" / "seed1").iterdir()} == set(files.split())
+    assert {path.name for path in (study / "feddecorr" / "seed1").iterdir()} == {".lock", *files.split()}
     assert json.loads((study / "config.json").read_text())["clients"] == 4
     (provenance,) = json.loads((study / "provenance.json").read_text())["starts"]
     hashes = provenance["sha256"]
@@ -94,6 +94,23 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "rounds is 2 there, 1 here; choose another --workdir" in error and error.count("\n") == 1
     assert tree(study) == before
+
+
+def test_hours_are_estimated_by_two_rounds_of_every_arm_with_which_the_study_continues(config_file, tmp_path, capsys):
+    arguments = config_file, "--config.seeds=(0,1)", "--config.rounds=3", "--config.engine.runs=separate"
+    assert start(*arguments, "--estimate", workdir=tmp_path / "study") == 0
+    output = capsys.readouterr().out
+    for line in (
+        r"Arm +Runs +Rounds left +Hours",
+        r"fedavg +2 +4 +0.\d+",
+        r"feddecorr +2 +4 +0.\d+",
+        r"all +4 +8 +0.\d+",
+    ):
+        assert re.search(line, output), line
+    assert sorted(path.parent.name for path in (tmp_path / "study").rglob("metrics.jsonl")) == ["seed0", "seed0"]
+    assert start(*arguments, workdir=tmp_path / "study") == start(*arguments, workdir=tmp_path / "whole") == 0
+    for path in (tmp_path / "whole").rglob("metrics.jsonl"):
+        assert (tmp_path / "study" / path.relative_to(tmp_path / "whole")).read_text() == path.read_text()
 
 
 def test_options_that_the_config_does_not_have_yet():
