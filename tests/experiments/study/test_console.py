@@ -106,7 +106,7 @@ def test_time_left_has_what_is_still_to_be_compiled():
     assert console.time_left() == (9 * 2.0, 9 * 2.0 + 2 * 10 * 2.0 + 30.0 + 0.5)
     console.finish_runs()
     console.start_runs([("b", 0)], 10, 10)
-    assert console.time_left()[0] == 0  # of a finished run nothing is compiled
+    assert console.time_left() == (0, 10 * 2.0 + 30.0)  # of a finished run nothing is compiled
 
 
 def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
