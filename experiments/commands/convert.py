@@ -60,9 +60,8 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="such as tff:stackoverflow.sqlite")
-    parser.add_argument(
-        "folder", nargs="?", type=Path, metavar="FOLDER", help="of the store; made if it does not exist"
-    )
+    of_store = "of the store; made if it does not exist"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=of_store)
     parser.add_argument("--clients", type=int, metavar="N", default=0, help="with a partition, the number of clients")
     parser.add_argument("--seed", type=int, default=0, help="of the partition")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="compares a store with its checksums")
@@ -141,10 +140,9 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
     name, _, path = source.partition(":")
     if name not in STREAMS or (name in ("parquet", "table") and not data.get("client_column")):
         return None
-    function = functions(sources)[name]
     if not path:
         raise UserError(f"data.source {name!r} lacks its path: expected {name}:<path>")
-    signature = inspect.signature(function)
+    signature = inspect.signature(function := functions(sources)[name])
     for key, value in data.items():
         if key not in signature.parameters:
             known = ", ".join(list(signature.parameters)[1:])

@@ -75,7 +75,8 @@ def collect(stream: Stream) -> Arrays:
     """
     arrays: Arrays = {"task": np.array(stream.task)}
     clients = []
-    for prefix, part in (("", list(stream.train(0))), ("test_", list(stream.test()))):
+    for prefix in ("", "test_"):
+        part = list(stream.test() if prefix else stream.train(0))
         if not part:
             raise UserError(f"{stream.where}: it has no {'test' if prefix else 'training'} examples; fetch it again")
         owners = [examples.client for examples in part for _ in examples.labels]
