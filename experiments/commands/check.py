@@ -1,7 +1,6 @@
 """Checks that this machine compiles rounds correctly: fedjax-collapse check
 
-Compares compiled rounds, for every kind of layer and every method, with the debug layout, which runs operation by
-operation, and runs programs that some compilers are known to miscompile. It uses the devices, versions and
+Compares compiled rounds, for every kind of layer, with the debug layout, which runs operation by operation, and runs programs that some compilers are known to miscompile. It uses the devices, versions and
 ``XLA_FLAGS`` that a study started in the same way would use, and takes thirteen minutes of processor time, shared by
 two processes. It prints a row per case and a verdict, which ``provenance.json`` of later studies contains until
 devices, versions or flags change.
