@@ -25,7 +25,6 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
     "extract": ("commands.extract", "writes the features of a config's data by its network, for the source features"),
     "communication": ("commands.show_communication", "counts the numbers that clients and server exchange in a round"),
     "compile-for": ("commands.compile_for", "compiles a round for TPUs and GPUs, without the device"),
-    "hours": ("commands.hours", "estimates the hours of published studies on one GPU, by measured rates"),
     "check": ("commands.check", "compares compiled rounds with uncompiled ones, on this machine"),
     "benchmark": ("commands.benchmark", "measures throughput, compared with other simulators, on this machine"),
     "theory": ("research.theory", "computes figures and numbers of the papers' theory"),

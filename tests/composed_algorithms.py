@@ -4,11 +4,13 @@ Of the methods of adapters, which share their parts, those that together have al
 adapters that are drawn at the client and a moved base, ranks that change, a pseudoinverse, and a decomposition.
 """
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Collection, Sequence
 
-from experiments.study.self_test import first_accepted
+from experiments.benchmarks.overheads import accepted
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
+from fedjax_collapse.nn.adapters import LoRA
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
 _OPTIONS |= {"dp_fedavg": dict(quantile=0.5, bit_noise=1.0), "alie": dict(z=1.0)}
@@ -43,3 +45,9 @@ def network_of(algorithm: FedAvg, num_classes: int = 4) -> Model | None:
     """The least network that all methods of the algorithm accept; None without."""
     modules = nn.MLP(num_classes, hidden=(num_classes,)), nn.SmallCNN(num_classes, (num_classes,))
     return first_accepted(algorithm, [Model(module, (8, 8, 2)) for module in modules])
+
+
+def first_accepted(algorithm: FedAvg, models: Sequence[Model]) -> Model | None:
+    """The first model, perhaps with another head, or else the first one with adapters, that all methods accept."""
+    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 8.0, layers=("all",)))
+    return next(filter(None, (accepted(algorithm, model) for model in (*models, adapted))), None)

@@ -25,12 +25,12 @@ import jax
 from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.systems import engine_rounds, storage_rounds
 from experiments.benchmarks.workloads import OVERHEADS, WORKLOADS, make_task, of_batches
-from experiments.study.self_test import accepted
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.network import HEADS
 
 TRAINING = LocalTraining(*OVERHEADS.training, weight_decay=1e-5)
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
@@ -58,6 +58,19 @@ def methods(
     chosen = {name: kind for name, kind in METHODS.items() if names is None or name in names}
     found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
     return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
+
+
+def accepted(algorithm: FedAvg, model: Model) -> Model | None:
+    """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
+    has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
+    heads = HEADS.values() if has_head else ()
+    for other in (model, *(model.with_module(head=head) for head in heads)):
+        try:
+            algorithm.check(other)
+        except UserError:
+            continue
+        return other
+    return None
 
 
 def augmentations() -> dict[str, Augmentation | None]:

@@ -1,10 +1,9 @@
 """Checks that this machine compiles rounds correctly: fedjax-collapse check
 
-Compares compiled rounds, for every kind of layer and every method, with the debug layout, which runs operation by
-operation, and runs programs that some compilers are known to miscompile. It uses the devices, versions and
-``XLA_FLAGS`` that a study started in the same way would use, and takes thirteen minutes of processor time, shared by
-two processes. It prints a row per case and a verdict, which ``provenance.json`` of later studies contains until
-devices, versions or flags change.
+Compares compiled rounds, for every kind of layer, with the debug layout, which runs operation by operation, and runs
+programs that some compilers are known to miscompile. It uses the devices, versions and ``XLA_FLAGS`` that a study
+started in the same way would use, and two processes. It prints a row per case and a verdict, which ``provenance.json``
+of later studies contains until devices, versions or flags change.
 Exit status: 0 if all is correct, 1 if something is not, 2 for wrong input.
 """
 

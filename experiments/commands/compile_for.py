@@ -4,6 +4,7 @@
     fedjax-collapse compile-for --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
     fedjax-collapse compile-for --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
     fedjax-collapse compile-for --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
+    fedjax-collapse compile-for --papers
 
 Prints a row for a local step of each network (``--networks``) with so many clients side by side, each with its own
 weights. The TPU's compiler estimates cycles; for a GPU the bytes that the program moves give a bound, since matrix
@@ -12,6 +13,9 @@ on all devices of the target, with the exchanges between them, and with as many 
 memory.
 
 Products have the platform's default precision: bfloat16 passes on a TPU, TF32 on a GPU.
+
+``--papers`` prints a row for a local step of each network and data set of the papers' configs, with its samples per
+second on an H100: measured, or estimated from a measured network by the operations of both. It compiles nothing.
 
 The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu]"``.
 """
@@ -52,10 +56,15 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 0, or 2 after a one-line message about wrong input."""
     try:
         asked = command_line().parse_args(argv)
-        topology = topologies.find(asked.target)
-        rows, kind = [], round_rows if asked.methods else step_rows
-        with wait(f"compiling for {asked.target}") as advance:
-            for row in kind(topology, asked):
+        if asked.papers:
+            from experiments.benchmarks import published
+
+            found = published.rows()
+        else:
+            found = (round_rows if asked.methods else step_rows)(topologies.find(asked.target), asked)
+        rows = []
+        with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
+            for row in found:
                 cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
                 print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
                 rows.append(row)
@@ -63,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         return print_error(error)
     if asked.json:
-        asked.json.write_text(json.dumps({"target": topology.name, "rows": rows}, indent=2) + "\n")
+        asked.json.write_text(json.dumps({"target": asked.target, "rows": rows}, indent=2) + "\n")
     return 0
 
 
@@ -71,7 +80,9 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     targets = ("tpu:v5e:2x2", "gpu:h100", "gpu:a100", "gpu:h100:8")
-    parser.add_argument("--target", required=True, **names_option(targets, "such as") | {"metavar": "TARGET"})
+    of_what = parser.add_mutually_exclusive_group(required=True)
+    of_what.add_argument("--papers", action="store_true", help="samples per second of the papers' networks and data")
+    of_what.add_argument("--target", **names_option(targets, "such as") | {"metavar": "TARGET"})
     parser.add_argument("--networks", type=words, default=["small_cnn"], **names_option(NETWORKS, "steps of", CUSTOM))
     parser.add_argument("--methods", type=words, default=[], **names_option(METHODS, "whole rounds of", CUSTOM))
     lowerings = (*LOWERINGS, _AS_ON_CPU)

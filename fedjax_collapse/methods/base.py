@@ -214,11 +214,18 @@ class Method:
     needs_head: type[linen.Module] | None = None  # the head of ``nn/heads`` that the network must have
     needs_adapters: bool = False  # whether the network must have low-rank adapters
     sends_factors: bool = False  # whether its report is made of products of adapters, which are sent in its place
+    not_sent: tuple[str, ...] = ()  # patterns of paths that need no sending (``training/communication.py``)
+    reports_update: tuple[str, ...] = ()  # likewise of its report, where it is the update times a number
+    scales_upload: bool = False  # whether its ``upload`` multiplies the update by a number
+    dispatch_reads: tuple[str, ...] = ("*",)  # patterns of paths that ``dispatch`` reads after clients changed them,
+    dispatch_makes: tuple[str, ...] = ("*",)  # that it makes for clients,
+    dispatch_keeps: tuple[str, ...] = ()  # and that only it uses: ``private/...`` and ``memory/...``
     moved: str = "none"  # the part that is frozen for clients, but changed by the server
     received: str = "none"  # the part that is frozen for clients, but that ``receive`` changes
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
+    stores_common: bool = False  # whether it stores memory of params that are always the same for all clients
     needs_mean: bool = False  # whether its ``aggregate`` assumes the weighted mean of what the clients upload
     needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
@@ -285,8 +292,9 @@ class Method:
         """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
 
         ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
-        A leaf at the path of a param that no client ever changes, as of the base of a network with adapters, is not
-        stored for each client if it is this param or a constant; a round must not change it, which is checked.
+        Params that no client ever changes, as of the base of a network with adapters, are None when it is called for
+        what is stored of each client. In a round, memory has the leaves that follow from these params; the round must
+        not change them, which is checked. With ``stores_common`` all is stored.
         """
         return ()
 

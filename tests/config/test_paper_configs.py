@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import long_where
 
-from experiments.benchmarks.hours import PUBLISHED
+from experiments.benchmarks.published import PUBLISHED
 from experiments.config_files import CONFIGS
 from experiments.configs.feddecorr import table3 as fd_table3
 from experiments.configs.fedmr import table1 as mr_table1
@@ -153,7 +153,7 @@ def test_networks_of_the_published_settings_fit_their_images():
     for path in FILES:
         config = config_of(path, "full")
         for _, _, cell in resolve(config, Path()).cells:
-            num_classes, shape, *_ = PUBLISHED[cell["data"]["source"]]
+            num_classes, shape = PUBLISHED[cell["data"]["source"]]
             shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
             key = repr((cell["network"], num_classes, shape))
             if key not in made:

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from composed_algorithms import first_accepted
 from conftest import long_where
 from flax import linen
 from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import LARGE, TINY, batch_of, tiny_model
 
-from experiments.study.self_test import first_accepted
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.target import Target

@@ -26,6 +26,9 @@ class Exchange(Method):
     """Heads that arrived become halfway between themselves and their mean; everyone receives the mean and noise."""
 
     private = "head"
+    dispatch_reads = (f"private/{HEAD}",)
+    dispatch_makes = (f"private/{HEAD}", "memory/mean")
+    dispatch_keeps = ("memory/noise", "memory/seen")
     pulls: bool = option(True)
 
     def has(self, hook):

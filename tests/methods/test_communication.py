@@ -1,19 +1,21 @@
 """What clients and server exchange in a round: by hand for each method, and FedMR's table 3 to the last digit."""
 
+from fnmatch import fnmatchcase
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_close, assert_same_bits
 from test_conformance import METHODS, network_for
 
 from experiments.commands import show_communication as command
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.config import build
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, Examples
+from fedjax_collapse.core.records import Client, ClientState, Examples
 from fedjax_collapse.nn.adapters import LoRA
-from fedjax_collapse.training import local
+from fedjax_collapse.training import local, server
 from fedjax_collapse.training.communication import communication
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
@@ -241,31 +243,79 @@ def test_shapes_are_of_the_precision_that_is_asked_for_now(federation, network):
     assert network.initial_shapes().features.dtype == np.float32
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_what_is_not_sent_changes_nothing(name, federation):
-    """Of every method: whatever else of the server's is NaN, the client trains to the same bits.
+def matching(tree, patterns):
+    """Whether the path of each leaf matches a pattern."""
+    return {path: any(fnmatchcase(path, pattern) for pattern in patterns) for path in masks.by_path(tree)}
 
-    Except what follows from first reports, which was sent before the first round.
-    """
+
+def hidden(tree, which):
+    """The tree with other values in these leaves, by path."""
+    leaves = [leaf + jnp.ones((), leaf.dtype) if which[p] else leaf for p, leaf in masks.by_path(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, kind in METHODS.items() if kind().not_sent or kind().reports_update)
+)
+def test_declarations_of_what_is_not_sent(name, federation):
+    """With another state that is not sent, a client's upload has the same bits; a report that is not sent is equal for
+    two clients, or their update times a number."""
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
-    network = network_for(algorithm, federation)
-    found = communication(algorithm, network, federation.train)
+    network, method = network_for(algorithm, federation), algorithm.methods[name]
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
-    kept = state.server.shared.get(name, ())
-    if found.down.get(name) or algorithm.starting or not jax.tree.leaves(kept):
-        return
-    own = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), state.clients)
-    known = dict(weight=jnp.array(0.3), num_clients=jnp.array(5), mean_size=jnp.array(22.0))
-    rows, size = (leaf[1] for leaf in federation.ownership)
-    client = Client(jnp.array(1), size, rows=rows, state=own, key=jax.random.key(1), **known)
 
     @jax.jit
-    def train(received):
+    def train(received, id):
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[id], state.clients)
+        known = dict(weight=jnp.array(0.3), num_clients=jnp.array(5), mean_size=jnp.array(22.0))
+        rows, size = (jnp.asarray(leaf)[id] for leaf in federation.ownership)
+        client = Client(id, size, rows=rows, state=own, key=jax.random.key(1), **known)
         context = local.LocalContext(algorithm, network, federation.train, received, state.round, client)
-        return local.run(context).upload
+        measured = local.measure(context).get(name, ()) if algorithm.measuring() else ()
+        return local.run(context).upload, measured
 
-    hidden = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), kept)
-    assert_same_bits(train(state.server), train(state.server._replace(shared={name: hidden})))
+    (upload, measured), (other, others) = train(state.server, 1), train(state.server, 2)
+    if not algorithm.starting:  # whose state was sent before the first round
+        shared = {"shared": state.server.shared[name]}
+        shared = hidden(shared, matching(shared, method.not_sent))["shared"]
+        assert_same_bits(train(state.server._replace(shared={name: shared}), 1), (upload, measured))
+    before, updates = masks.by_path(state.server.variables.params), masks.by_path(upload.mean.params)
+    if not algorithm.sends_updates:
+        updates = {path: leaf - before[path] for path, leaf in updates.items()}
+    report = {"report": upload.total[name], "measured": measured}
+    theirs = masks.by_path({"report": other.total[name], "measured": others})
+    known = {} if method.sends_factors else matching(report, method.not_sent)
+    for path in (path for path, is_known in known.items() if is_known):
+        assert_same_bits(masks.by_path(report)[path], theirs[path])
+    of_update = matching(upload.total[name], method.reports_update)
+    for path, leaf in masks.by_path(upload.total[name]).items():
+        if of_update[path]:
+            update = next(updates[end] for end in updates if f"/{path}".endswith(f"/{end}"))
+            ratio = jnp.vdot(leaf, update) / jnp.vdot(update, update)
+            assert_close(leaf, ratio * update, 1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if kind().has("dispatch")))
+def test_declarations_of_a_dispatch(name, federation):
+    """What it neither reads nor makes changes nothing that it makes, and what it does not make stays."""
+    algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
+    network, method = network_for(algorithm, federation), algorithm.methods[name]
+    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
+
+    @jax.jit
+    def dispatch(given):
+        clients = ClientState({name: given["memory"]}, given["private"])
+        arrived = jnp.array([True, True, False, True, False])
+        made = server.dispatch(algorithm, state.server, clients, arrived, 1, jax.random.key(2))
+        return {"private": made.private, "memory": made.memory[name]}
+
+    given = {"private": state.clients.private, "memory": state.clients.memory[name]}
+    made = matching(given, (*method.dispatch_makes, *method.dispatch_keeps))
+    used = matching(given, (*method.dispatch_reads, *method.dispatch_makes, *method.dispatch_keeps))
+    changed = hidden(given, {path: not is_used for path, is_used in used.items()})
+    found, others = masks.by_path(dispatch(given)), masks.by_path(dispatch(changed))
+    for path, leaf in masks.by_path(changed).items():
+        assert_same_bits(others[path], found[path] if made[path] else leaf)
 
 
 def test_the_command(capsys, monkeypatch):

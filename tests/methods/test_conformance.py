@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composed_algorithms import first_accepted
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from experiments.study.self_test import first_accepted
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 from fedjax_collapse.config.keys import METHODS
 

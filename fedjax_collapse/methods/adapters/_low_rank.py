@@ -54,6 +54,7 @@ class LowRank(Method):
     freeze = "base"
     needs_adapters = True
     sends_factors = True
+    not_sent = ("shared/*", "report/*")
     replaces_adapters: ClassVar[bool] = False
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:

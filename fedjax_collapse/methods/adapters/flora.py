@@ -27,6 +27,7 @@ class FLoRA(Ranked):
 
     moved = "adapted"
     replaces_adapters = True
+    not_sent = (*Ranked.not_sent, "down/params/*/lora_?")
 
     @property
     def changes_received(self) -> bool:

@@ -76,6 +76,8 @@ class CCVR(Method):
             uncalibrated, or ``all``, which needs ``when="end"``.
     """
 
+    not_sent = ("shared/*", "measured/shift")
+
     when: str = option("end", choices=("end", "every_round"))
     samples: Count = option(500)
     epochs: Count = 20

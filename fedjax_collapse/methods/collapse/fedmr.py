@@ -79,6 +79,10 @@ class FedMR(Regularizer):
     def starts_with_report(self) -> bool:
         return self.initial_prototypes
 
+    @property
+    def not_sent(self) -> tuple[str, ...]:
+        return ("shared/*",) if self.prototypes == "one_hot" else ()
+
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
         return one_hot(shapes) if self.prototypes == "one_hot" else no_prototypes(shapes)
 

@@ -39,6 +39,8 @@ class FedCM(Method):
         variant: whether the own gradient is multiplied by ``alpha`` (``paper``) or by 1 (``official``, for MoFedSAM).
     """
 
+    reports_update = ("*",)
+
     alpha: Share = 0.1
     variant: str = option("paper", choices=("paper", "official"))
 

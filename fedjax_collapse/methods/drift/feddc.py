@@ -30,6 +30,9 @@ class FedDC(Method):
         evaluate: the evaluated model: the mean of the cohort's models (``active``) or the server's model (``cloud``).
     """
 
+    not_sent = ("shared/drift/*", "fixed/drift/*")
+    reports_update = ("drift/*",)
+
     alpha: NonNegative = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))
 

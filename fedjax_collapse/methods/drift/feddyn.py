@@ -29,6 +29,9 @@ class FedDyn(Method):
             the mean over all clients of their latest models (``all``; the initial model before a client's first round).
     """
 
+    not_sent = ("shared/*", "fixed/*")
+    reports_update = ("h/*",)
+
     alpha: Positive = 0.01
     evaluate: str = option("active", choices=("active", "cloud", "all"))
 

@@ -21,6 +21,8 @@ from fedjax_collapse.optim.local_training import LocalTraining
 class FedNova(Method):
     """Averaging of normalised updates."""
 
+    scales_upload = True
+
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         check_momentum("FedNova", training)
 

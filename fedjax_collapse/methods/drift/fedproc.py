@@ -34,6 +34,7 @@ class FedProc(Regularizer):
         prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
     """
 
+    not_sent = ("shared/valid",)
     strengths = ()
     ramp_rounds: Positive = 100.0
     prototype_mode: str = option("eval", choices=MODES)

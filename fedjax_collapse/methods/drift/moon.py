@@ -56,6 +56,10 @@ class MOON(Regularizer):
     first_round: str = option("received", choices=("received", "random_init", "random_later", "mask"))
     needs_projector: bool = option(False)
 
+    @property
+    def stores_common(self) -> bool:
+        return self.first_round.startswith("random")
+
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         if self.needs_projector and getattr(model.module, "projector", "none") == "none":
             name = type(model.module).__name__

@@ -47,6 +47,9 @@ class FedAMP(Method):
         variant: the ``paper``, or PFLlib's term without gradient (``pfllib``), which is local training.
     """
 
+    dispatch_reads = ("private/params/*",)
+    dispatch_makes = ("memory/mixture/*",)
+    dispatch_keeps = ("memory/is_known",)
     private = "all"
 
     strength: NonNegative = 1.0

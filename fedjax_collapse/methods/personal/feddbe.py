@@ -34,6 +34,7 @@ class FedDBE(Method):
             the gradient of the second term, as the old r has none.
     """
 
+    not_sent = ("shared/*",)
     needs_head = Shifted
     private = "head/shift"
 

@@ -60,6 +60,9 @@ class FedFomo(Method):
             trained model, whose score is 1 at first, is one of those that the server may send.
     """
 
+    dispatch_reads = ("private/*", "memory/gains")
+    dispatch_makes = ("memory/models/*", "memory/ids")
+    dispatch_keeps = ("memory/scores", "memory/is_known")
     private = "all"
 
     models: Count = option(5)

@@ -67,6 +67,7 @@ class FedPAC(Method):
             ``clients`` equal.
     """
 
+    dispatch_makes = ("private/*",)
     private = "head"
     needs_classes = True
 

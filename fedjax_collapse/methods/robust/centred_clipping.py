@@ -26,6 +26,8 @@ class CentredClipping(Method):
         iterations: the number of steps in a round; 3 in epfml's code.
     """
 
+    not_sent = ("shared/*",)
+
     max_norm: Positive = 1.0
     iterations: Count = option(1)
 

@@ -25,6 +25,8 @@ class ClipUpdate(Method):
         max_norm: the largest norm r, in the units of the params.
     """
 
+    scales_upload = True
+
     max_norm: Positive = 1.0
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:

@@ -85,6 +85,10 @@ class DPFedAvg(Method):
             )
         return Noise(z, cohort, self.bands)
 
+    @property
+    def not_sent(self) -> tuple[str, ...]:
+        return ("shared/*",) if self.bands > 1 else ()
+
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         if self.bands > 1:  # the noise of the last rounds, the latest first
             return {

@@ -49,6 +49,7 @@ class FedExP(Method):
         evaluate: the evaluated model: the mean of the last two models (``average``), as published, or the ``last`` one.
     """
 
+    not_sent = ("shared/*", "report/1")
     needs_mean = True
     eps: Positive = 1e-3
     eps_decay: Share = 1.0

@@ -18,6 +18,8 @@ from fedjax_collapse.optim.local_training import LocalTraining
 class Recalibrate(Method):
     """BatchNorm statistics from a second pass of the cohort."""
 
+    not_sent = ("up/batch_stats/*", "measuring/batch_stats/*")  # they are measured again, whatever they were
+
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         if any(jax.tree.leaves(model.mask(private).batch_stats)):
             raise UserError(f"recalibrate: there is nothing to measure, private {private!r} stays at the clients")

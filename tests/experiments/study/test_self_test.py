@@ -7,8 +7,6 @@ from experiments import launch
 from experiments.commands import check
 from experiments.study import self_test
 from experiments.study.self_test import Outcome
-from fedjax_collapse import nn
-from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
 from fedjax_collapse.nn.network import HEADS
@@ -66,54 +64,49 @@ def test_ctrl_c_leaves_the_last_verdict(find, monkeypatch, capsys):
     assert "stopped" in capsys.readouterr().err
 
 
-def test_every_method_head_and_lowering_is_in_a_round():
-    cases = self_test.cases()
-    assert {name for case in cases for name in case.algorithm.methods} == METHODS.keys()
-    assert all(len(case.algorithm.methods) == 1 for case in cases if case.algorithm.having("perturb"))
-    heads = {getattr(case.model.module, "head", None) for case in cases}
-    assert set(HEADS.values()) <= heads
-    lowerings = {lowering for case in cases for lowering in count_lowerings(case.model, 32)}
-    assert lowerings == set(LOWERINGS) - {"auto"}
+def test_every_head_and_lowering_is_in_a_round():
+    models = self_test.models().values()
+    assert set(HEADS.values()) <= {getattr(model.module, "head", None) for model in models}
+    assert {lowering for model in models for lowering in count_lowerings(model, 32)} == set(LOWERINGS) - {"auto"}
 
 
 @pytest.fixture(scope="module")
 def rounds():
-    """A case, and what its round leaves, compiled and not."""
-    case = next(case for case in self_test.layers() if isinstance(case.model.module, nn.MLP))
-    return case, self_test.compiled(case), self_test.uncompiled(case)
+    """A model, and the results of its round, compiled and not."""
+    model = self_test.models()["dense layers"]
+    return model, self_test.compiled(model), self_test.uncompiled(model)
 
 
 def test_compiled_rounds_agree_with_the_debug_layout(rounds):
-    outcome, (_, found, _) = self_test.compare(*rounds), rounds
-    assert outcome.is_right and outcome.difference < outcome.limit / 10
+    _, found, expected = rounds
+    assert self_test.difference(found, expected) < self_test.TOLERANCE / 10
     assert all(np.any(found[part]) for part in ("params", "metrics", "logits"))
 
 
 @pytest.mark.parametrize("part", ["params", "metrics", "logits"])
 def test_a_small_error_is_noticed(rounds, part):
     """One of a hundred numbers is a hundredth off, and all that depends on it as they were."""
-    case, found, expected = rounds
+    _, found, expected = rounds
     off = found[part].copy()
     largest = np.argsort(np.abs(off))[-len(off) // 100 :]
     off[largest] *= 1.01
-    outcome = self_test.compare(case, {**found, part: off}, expected)
-    assert not outcome.is_right and outcome.name == case.name
+    assert self_test.difference({**found, part: off}, expected) > self_test.TOLERANCE
     off[0] = np.nan
-    assert self_test.compare(case, {**found, part: off}, expected).difference == np.inf
+    assert self_test.difference({**found, part: off}, expected) == np.inf
 
 
 def test_the_process_beside_it_gives_the_same(rounds, monkeypatch, tmp_path, capsys):
     """It compiles with other flags. A case that cannot be compiled is wrong, with a line that says why."""
-    case, _, expected = rounds
-    broken = case._replace(name="broken")
+    model, _, expected = rounds
 
-    def compiled(case):
-        if case.name == "broken":
+    def compiled(given):
+        if given is not model:
             raise RuntimeError("no such\ninstruction")
         return expected
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(self_test, "cases", lambda: [case, broken])
+    broken = model.with_module(hidden=(2,))
+    monkeypatch.setattr(self_test, "models", lambda: {"dense layers": model, "broken": broken})
     monkeypatch.setattr(self_test.compiler_bugs, "BUGS", {})
     monkeypatch.setattr(self_test, "compiled", compiled)
     assert [outcome.is_right for outcome in self_test.run()] == [True, False]
