@@ -27,15 +27,15 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
     "compile-for": ("commands.compile_for", "compiles a round for TPUs and GPUs, without the device"),
     "check": ("commands.check", "compares compiled rounds with uncompiled ones, on this machine"),
     "benchmark": ("commands.benchmark", "measures throughput, compared with other simulators, on this machine"),
-    "theory": ("research.theory", "computes figures and numbers of the papers' theory"),
-    "rank-and-accuracy": ("research.rank_and_accuracy", "analyses whether arms with higher rank have higher accuracy"),
-    "adapter-rank": ("research.adapter_rank", "analyses whether rank collapse of adapters costs accuracy"),
-    "scale": (
-        "research.scale",
-        "computes what a round costs with millions of clients, and compares it with this machine",
-    ),
     "manual": ("commands.manual", "prints all config keys and options, the page docs/configs.md"),
     "completion": ("commands.completion", "prints the completion of this command line for bash, zsh or tcsh"),
+}
+MOVED = {  # former program: where its numbers and figures are
+    "hours": "docs/reproduction.md",
+    "theory": "docs/analysis.md, made by experiments/notebooks/theory.ipynb",
+    "rank-and-accuracy": "docs/results.md, made by experiments/notebooks/rank_and_accuracy.ipynb",
+    "adapter-rank": "docs/rank_collapse.md, made by experiments/notebooks/adapters.ipynb",
+    "scale": "docs/scale.md, made by fedjax_collapse.training.scale",
 }
 _PARENT = Path(__file__).resolve().parents[1]
 
@@ -48,7 +48,10 @@ def main() -> int:
         print("\n".join(f"  {program:18} {description}" for program, (_, description) in PROGRAMS.items()))
         return 0
     if name not in PROGRAMS:
-        print(f"error: unknown program {name!r}: expected one of {', '.join(PROGRAMS)}", file=sys.stderr)
+        message = f"unknown program {name!r}: expected one of {', '.join(PROGRAMS)}"
+        if name in MOVED:
+            message = f"the program {name} is gone: its numbers and figures are in {MOVED[name]}"
+        print(f"error: {message}", file=sys.stderr)
         return 2
     sys.argv = [f"fedjax-collapse {name}", *arguments]
     if name == "launch":  # run as a script, because it handles signals before it imports anything

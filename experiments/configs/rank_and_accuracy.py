@@ -1,13 +1,13 @@
 """Does fixing rank fix accuracy? Every method and strength, over data, heterogeneity and length of local training.
 
     python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=runs/rank
-    fedjax-collapse rank-and-accuracy runs/rank
 
-Behind the file name: ``digits`` (1,797 real handwritten digits of 8x8 pixels), ``wide`` (the same, 1,024 features
-instead of 128), ``mnist5k`` (5,000 of 28x28, needs the extra ``mnist5k``), ``glyphs`` (synthetic characters of 16x16,
-with a convolutional network), ``all`` of them (the default), or ``smoke``, two rounds of three arms. Ten clients, all
-of them in every round; seeds draw partitions and initial weights, which all methods of a seed share. Published
-strengths are among those that are swept; nothing is tuned. Measured after the last round.
+``experiments/notebooks/rank_and_accuracy.ipynb`` shows the results. Behind the file name: ``digits`` (1,797 real
+handwritten digits of 8x8 pixels), ``wide`` (the same, 1,024 features instead of 128), ``mnist5k`` (5,000 of 28x28,
+needs the extra ``mnist5k``), ``glyphs`` (synthetic characters of 16x16, with a convolutional network), ``all`` of them
+(the default), or ``smoke``, two rounds of three arms. Ten clients, all of them in every round; seeds draw partitions
+and initial weights, which all methods of a seed share. Published strengths are among those that are swept; nothing is
+tuned. Measured after the last round.
 Small data: not comparable with the papers' tables.
 """
 

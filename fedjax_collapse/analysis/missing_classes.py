@@ -1,7 +1,10 @@
-"""How far clients that lack classes are from the optimal representation: the bound of FedMR's theorem 1.
+"""Clients that lack classes: the bound of FedMR's theorem 1, and the margins of linear classifiers (section 3.2).
 
 Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR 2023).
 """
+
+import numpy as np
+from jaxtyping import Float
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.options import Fraction, Natural, NonNegative, checked
@@ -41,3 +44,16 @@ def representation_bound(
         )
     gamma = sum(share**t for t in range(rounds))
     return 2 * (1 - others_share * gamma) * size + margin * gamma
+
+
+def disc_margins(
+    weights: Float[np.ndarray, "classes dims"], centres: Float[np.ndarray, "classes dims"], radius: float
+) -> Float[np.ndarray, " classes"]:
+    """Returns how far each class's disc is from the region of another class, negative if the boundary cuts the disc.
+
+    ``weights`` are the rows, all different, of a linear classifier without bias; class c is a disc around centre c.
+    """
+    apart = weights[:, None] - weights
+    scores, lengths = np.einsum("cod,cd->co", apart, centres), np.linalg.norm(apart, axis=2)
+    distances = np.divide(scores, lengths, out=np.full(scores.shape, np.inf), where=lengths > 0)
+    return distances.min(axis=1) - radius

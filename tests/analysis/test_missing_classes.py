@@ -1,10 +1,11 @@
-"""The bound of FedMR's theorem 1: values, its course over rounds, and what it rejects."""
+"""The bound of FedMR's theorem 1: values, its course over rounds, and what it rejects; margins of discs."""
 
 import itertools
 
+import numpy as np
 import pytest
 
-from fedjax_collapse.analysis.missing_classes import representation_bound
+from fedjax_collapse.analysis.missing_classes import disc_margins, representation_bound
 from fedjax_collapse.core.records import UserError
 
 
@@ -64,3 +65,14 @@ def test_shares_that_add_up_to_1_but_for_rounding_are_accepted():
     share, others = 1 / 10, 2 / 10 + 4 / 10 + 3 / 10
     assert share + others > 1
     assert representation_bound(share, others, 1.0, 0.0, 1) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("weights", [[[2, 0], [-1, 0.5], [-0.9, -0.5]], [[0.5, -0.9], [-0.5, 0.9], [0, 0]]])
+def test_a_margin_is_the_distance_at_which_another_class_wins(weights):
+    weights, centres, radius = np.array(weights), np.array([[1, 0], [0, 3**0.5], [0, -(3**0.5)]]), 0.5
+    angles = np.linspace(0, 2 * np.pi, 3601)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    for c, margin in enumerate(disc_margins(weights, centres, radius)):
+        inner, outer = np.maximum(radius + margin + np.array([-1e-3, 1e-3]), 0)
+        wins = [bool(np.all(np.argmax((centres[c] + r * circle) @ weights.T, axis=1) == c)) for r in (inner, outer)]
+        assert wins == [margin > -radius, False]

@@ -1,6 +1,7 @@
 """One, two, four and eight devices: the same numbers, divided client states, and no transfers inside a round."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +145,16 @@ def test_rounds_transfer_nothing(federation, network, client_map):
         with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
             jax.jit(jnp.add)(state.round, np.array(2))
     assert int(state.round) == 4
+
+
+def test_a_round_exchanges_the_mean_upload_and_three_numbers_of_each_client(federation):
+    dense = Model(nn.MLP(federation.num_classes, hidden=(8,)), federation.input_shape)
+    rounds, algorithm, _, *data = prepare(federation, dense, FedAvg(TRAINING), SHARDED(2, CHUNKED(1)), cohort_size=4)
+    program = engine.lower(rounds, algorithm, *data).compile().as_text()
+    results = " ".join(re.findall(r"= (.*?) all-reduce(?:-start)?\(", program))
+    shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\b[a-z]+\d+\[([\d,]*)\]", results)]
+    upload = sum(leaf.size for leaf in jax.tree.leaves(dense.variable_shapes().params))
+    assert sum(math.prod(map(int, shape)) for shape in shapes) == upload + 3 * 4
 
 
 @pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(4, CHUNKED(1))], ids=str)

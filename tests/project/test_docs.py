@@ -17,7 +17,7 @@ import fedjax_collapse
 from experiments import launch
 from experiments.commands import extract, show_communication, show_partition
 from experiments.configs import base
-from fedjax_collapse.command import PROGRAMS
+from fedjax_collapse.command import MOVED, PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -157,6 +157,8 @@ def test_commands_are_read_by_their_programs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
     for program, arguments in commands(page):
         arguments = [filled for filled in map(fill, arguments) if filled]
+        if page.name == "CHANGELOG.md" and program in MOVED:
+            continue
         assert program in PROGRAMS
         if not arguments or arguments[0].startswith("--help"):
             continue

@@ -63,6 +63,12 @@ def tables_of(notebook):
     return [table(html) for html in shown(notebook, "text/html")]
 
 
+def numbers(notebook):
+    """The frames that were displayed, as text: the words of each row with a fraction."""
+    texts = [text for text in shown(notebook, "text/plain") if not text.startswith("<Figure")]
+    return [[line.split() for line in text.splitlines() if re.search(r"\d\.\d", line)] for text in texts]
+
+
 def assert_figures(notebook, count):
     """So many figures, each with something drawn in it."""
     assert len(shown(notebook, "image/png")) == count
@@ -224,10 +230,36 @@ def test_adapters():
     notebook = executed("adapters")
     (sizes,) = (ast.literal_eval(text) for text in shown(notebook, "text/plain") if text.startswith("{"))
     assert sizes == {"base": 54_480, "adapters": 2 * 2 * 64 * 8, "head": 65 * 26}  # of one block
-    assert_figures(notebook, 1)
-    (table,) = tables_of(notebook)
+    assert_figures(notebook, 2)
+    table, *_ = tables_of(notebook)
     assert list(table) == ["fedit", "flexlora", "raflora"]
     assert all(0 < float(row["adapters/beyond_2"]) < 0.5 for row in table.values())
+
+
+@pytest.mark.slow
+def test_rank_and_accuracy():
+    """Gains of six methods over federated averaging, and a correlation over as many points."""
+    notebook = executed("rank_and_accuracy")
+    assert_figures(notebook, 1)
+    gains, correlations, _ = numbers(notebook)
+    assert [row[0] for row in gains] == ["feddecorr", "decov", "feduv", "fedrcl", "fedlc", "ccvr"]
+    assert correlations[0][0] == "6"
+
+
+@pytest.mark.slow
+def test_theory():
+    """Where the formulas are exact, and what few classes and missing ones do."""
+    notebook = executed("theory")
+    assert_figures(notebook, 7)
+    errors, ranks, alignment, dirichlet, discs, _, sphere = numbers(notebook)
+    assert float(errors[0][2]) < 1e-10 and float(errors[1][1]) < 1e-4 and float(errors[1][2]) > 0.1
+    for rising in ([row[1] for row in ranks], *([row[i] for row in dirichlet[::3]] for i in (2, 3))):
+        assert [*map(float, rising)] == sorted(map(float, rising)) and float(rising[-1]) > 2 * float(rising[0])
+    assert all(float(row[1]) < 0.3 for row in alignment) and float(printed(notebook)) < 1e-13
+    assert float(alignment[0][2]) > 0.8 and float(alignment[-1][2]) < 0.6
+    assert [row[-2] for row in discs[-3:]] == ["0.0", "45.0", "45.0"]
+    even = {row[0]: float(row[-2]) for row in sphere}
+    assert even["centralised"] < even["FedAvg"] - 0.4  # on a narrow area
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ ROOMS = {  # from below: a room imports those before it only
     ),
     "experiments": (
         "machine", "parser", "waiting", "startup", "devices", "config_files", "configs", "study",
-        "benchmarks", "commands", "research", "notebooks", "launch",
+        "benchmarks", "commands", "notebooks", "launch",
     ),
 }  # fmt: skip
 PROGRAMS = {"command"}  # of the library, which the programs of experiments may import

@@ -1,15 +1,14 @@
 """Does the rank collapse of mixed-rank adapters cost accuracy? Ten rounds from a small ViT trained on letters.
 
     python experiments/launch.py --config=experiments/configs/adapters/rank_collapse.py --workdir=runs/rank_collapse
-    fedjax-collapse adapter-rank runs/rank_collapse
 
-Needs the files of ``pretrain.py`` and the extra ``mnist5k``. Eight clients with adapters of rank 2, 2, 2, 2, 4, 4, 8
-and 8 of queries and values, or all of one rank, train 10 or 24 steps of plain SGD in a round; the scale is always 1.
-Behind the file name, ``all`` (the default) or one of: ``shifted``, letters drawn as outlines, which the network has not
-seen, by Dirichlet 0.5; ``shards``, digits in two shards of the sorted examples for each client; and ``dirichlet``,
-digits by Dirichlet 0.1. The head starts as it was fitted, to the letters or to the frozen features of the digits, and
-is trained and averaged like the adapters. Seeds draw the division and A. ``smoke`` is two rounds of ``shifted`` without
-the files.
+``experiments/notebooks/adapters.ipynb`` shows the results. Needs the files of ``pretrain.py`` and the extra
+``mnist5k``. Eight clients with adapters of rank 2, 2, 2, 2, 4, 4, 8 and 8 of queries and values, or all of one rank,
+train 10 or 24 steps of plain SGD in a round; the scale is always 1. Behind the file name, ``all`` (the default) or one
+of: ``shifted``, letters drawn as outlines, which the network has not seen, by Dirichlet 0.5; ``shards``, digits in two
+shards of the sorted examples for each client; and ``dirichlet``, digits by Dirichlet 0.1. The head starts as it was
+fitted, to the letters or to the frozen features of the digits, and is trained and averaged like the adapters. Seeds
+draw the division and A. ``smoke`` is two rounds of ``shifted`` without the files.
 Small data: not comparable with the papers' tables.
 """
 

@@ -1,17 +1,21 @@
 """Command lines: the shell's completion of all programs, their ``--help``, and choices that stay open."""
 
 import inspect
+import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 
 from experiments.commands import completion
-from fedjax_collapse import UserError
-from fedjax_collapse.command import PROGRAMS, import_program
+from fedjax_collapse import UserError, command
+from fedjax_collapse.command import MOVED, PROGRAMS, import_program
 from fedjax_collapse.schema.options import OpenChoice, in_words
 
+ROOT = Path(__file__).parents[3]
 TRY = """
 complete -p fedjax-collapse
 while read -ra COMP_WORDS; do
@@ -65,7 +69,16 @@ def test_bash_completes_programs_options_and_names(capsys, tmp_path):
 def test_other_shells(shell, capsys):
     assert completion.main([shell]) == 0
     script = capsys.readouterr().out
-    assert "fedjax-collapse" in script and "quickstart" in script and "rank-and-accuracy" in script
+    assert "fedjax-collapse" in script and "quickstart" in script and "compile-for" in script
+
+
+@pytest.mark.parametrize("name", sorted(MOVED.keys() - PROGRAMS))
+def test_a_former_program_names_its_pages(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedjax-collapse", name, "--out=x"])
+    assert command.main() == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: the program {name} is gone: ") and printed.count("\n") == 1
+    assert all((ROOT / page).is_file() for page in re.findall(r"\w+/[\w/]+\.\w+", printed))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

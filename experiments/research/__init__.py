@@ -1,1 +1,0 @@
-"""Studies beyond those of papers: the theory of collapse and of missing classes; rank and accuracy."""

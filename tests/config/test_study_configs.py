@@ -1,0 +1,100 @@
+"""The configs of studies beyond the papers' tables: of rank and accuracy, personal models, and adapters."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.configs import personal_collapse
+from experiments.configs import rank_and_accuracy as config_file
+from experiments.configs.adapters import pretrain, rank_collapse, vit_tables
+from experiments.study.resolving import resolve
+from fedjax_collapse.config import build
+from fedjax_collapse.config.cells import arms_of, settings_of
+from fedjax_collapse.core.masks import by_path
+from fedjax_collapse.results.paper import paper_of
+
+
+def test_the_config_sweeps_each_method_alone():
+    config = config_file.get_config("digits").to_dict()
+    arms = arms_of(config)
+    swept = {name: arm.values for name, arm in arms.items() if arm.values}
+    assert all(len(values) == 1 for values in swept.values()) and "fedper" not in arms
+    assert set(settings_of(config)) == {f"digits {regime}" for regime in config_file.REGIMES["digits"]}
+    with pytest.raises(ValueError, match="expected all, digits, mnist5k, wide, glyphs or smoke"):
+        config_file.get_config("mnist")
+
+
+def test_the_config_of_personal_models_is_offline():
+    offline, digits = (personal_collapse.get_config(*arg).to_dict() for arg in ((), ("digits",)))
+    assert offline == personal_collapse.get_config("offline").to_dict()
+    assert list(settings_of(offline)) == ["digits", "mnist5k"] and list(settings_of(digits)) == ["digits"]
+    assert arms_of(offline).keys() == arms_of(digits).keys() > {"local", "fedavg", "ditto_decov"}
+    with pytest.raises(ValueError, match="expected offline, digits, mnist5k or smoke"):
+        personal_collapse.get_config("all")
+
+
+def test_the_study_of_rank_collapse():
+    """Every arm has adapters of one scale, and the mixed ranks are those of the clients."""
+    study = resolve(rank_collapse.get_config(), Path())
+    assert list(study.config["settings"]) == [
+        f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1", "0.2, 24 steps")
+    ]
+    made = set()
+    for cell in study.cells:
+        algorithm = build.algorithm(cell.values)
+        assert algorithm.training.freeze.startswith("base")
+        if repr(cell.values["network"]) not in made:
+            made.add(repr(cell.values["network"]))
+            adapters = build.model(_without_weights(cell.values), _stand_in(10, (28, 28, 1))).adapters
+            assert adapters.scale(2) == adapters.scale(adapters.rank) == 1
+        for method in algorithm.methods.values():
+            ranks = getattr(method, "ranks", rank_collapse.RANKS)
+            assert ranks == rank_collapse.RANKS and len(ranks) == cell.values["clients"]
+    with pytest.raises(ValueError, match="expected all, shifted, shards, dirichlet or smoke"):
+        rank_collapse.get_config("shard")
+    smoke = rank_collapse.get_config("smoke")
+    assert (
+        smoke.settings.shifted.network.weights == "" and smoke.rounds == 2 and set(smoke.arms) < set(rank_collapse.ARMS)
+    )
+
+
+@pytest.mark.parametrize("arg", ["", "head", "smoke"])
+def test_pretraining_is_of_one_client(arg):
+    study = resolve(pretrain.get_config(arg), Path())
+    (cell,) = study.cells
+    training = build.algorithm(cell.values).training
+    assert (
+        cell.values["clients"] == 1 and not training.momentum_reset and (training.freeze == "body") == (arg == "head")
+    )
+    with pytest.raises(ValueError, match="expected nothing, head or smoke"):
+        pretrain.get_config("tail")
+
+
+@pytest.mark.parametrize("arg", vit_tables.STUDIES)
+def test_published_settings_are_made_without_data(arg):
+    """Every arm's algorithm and network, whose adapters are those of queries and values; the paper's numbers."""
+    study = resolve(vit_tables.get_config(arg), Path())
+    shape, made = (224, 224, 3), set()
+    for cell in study.cells:
+        algorithm = build.algorithm(cell.values)
+        build.schedule(cell.values)
+        if repr(cell.values["network"]) not in made:
+            made.add(repr(cell.values["network"]))
+            model = build.model(_without_weights(cell.values), _stand_in(100, shape))
+            algorithm.check(model)
+            trained = [path for path in by_path(model.variable_shapes().params) if path.endswith("lora_a")]
+            assert len(trained) == 2 * model.module.dimensions()[1]
+    paper = paper_of(study.config)
+    assert not paper.comparable and list(paper.values) == list(study.config["settings"])
+    assert all(set(of_arms) <= set(study.config["arms"]) for of_arms in paper.values.values())
+    with pytest.raises(ValueError, match="expected one of lora_fair, fed_hello, hralora, hilora"):
+        vit_tables.get_config("hi")
+
+
+def _without_weights(values):
+    return {**values, "network": {**values["network"], "weights": ""}}
+
+
+def _stand_in(num_classes, shape):
+    return SimpleNamespace(num_classes=num_classes, input_shape=shape, input_dtype=float, task="classification")
