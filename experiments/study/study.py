@@ -243,7 +243,6 @@ def _free_groups(start, setting, runs) -> Iterator[Group]:
     for run in (run for run in runs if run.name not in start.done):
         with locked(run.folder) as is_mine:
             if is_mine and not is_done(run) and read_failure(run.folder) is None:
-                expect_kill(run.folder, str(run))
                 yield from make_groups([run], start.plans, start.examples.of(setting))
             else:
                 start.console.leave_out([run.name])
@@ -287,8 +286,9 @@ def _train(group, start):
         rounds = start.console.round - group.first_round
         return start.should_stop() or (start.is_estimate and rounds >= _ESTIMATED)
 
-    if not start.is_worker:
-        forget()
+    forget()
+    if start.is_worker:
+        expect_kill(*folders.values(), str(group))
     try:
         with start.sinks.of(folders) as take:
             is_whole = train_group(group, start.console, must_stop, take)
