@@ -100,7 +100,7 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     if paper.metric == metrics.TO_TARGET:
         check_name("arm in paper.target", paper.target, arms)
     elif paper.target:
-        raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET.name!r}; remove one of them")
+        raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={metrics.TO_TARGET.name!r}; remove one")
     for part, numbers in (("values", paper.values), ("spreads", paper.spreads)):
         for setting, of_arms in numbers.items():
             check_name(f"setting in paper.{part}", setting, [*settings, *paper.columns] or [""])

@@ -13,13 +13,12 @@ from experiments.configs import base
 from experiments.configs.feddecorr import table1
 from experiments.study import preparing, study, summaries
 from experiments.study.failures import RunsFailed
-from experiments.study.processes import slurm
 from experiments.study.processes.claim import claimed
-from experiments.study.resolving import RunSpec, resolve
+from experiments.study.resolving import resolve
 from fedjax_collapse import UserError, load_run
 from fedjax_collapse.config.cells import arms_of, axis_names, cells_of, config_of, merged, shown_cells
 from fedjax_collapse.config.plain_values import plain
-from fedjax_collapse.config.resolving import Cell, resolve_arm
+from fedjax_collapse.config.resolving import resolve_arm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 SWEPT = "methods.feddecorr.strength"
@@ -408,10 +407,3 @@ def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
     assert first == second and len(first.splitlines()) == 2
     params = [load_run(run).variables.params for run in runs]
     assert_same_bits(*params)
-
-
-def test_jobs_are_told_their_setting():
-    runs = [RunSpec(Cell(*cell, {}), 3, Path()) for cell in (("few 0.5", "decorr strength=1"), ("", "plain"))]
-    with_setting, without = map(slurm._only, runs)
-    assert with_setting == ["--setting=few 0.5", "--arm=decorr strength=1", "--seed=3"]
-    assert without == ["--arm=plain", "--seed=3"]

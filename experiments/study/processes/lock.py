@@ -16,8 +16,9 @@ from fedjax_collapse.core.records import UserError
 def locked(folder: Path) -> Iterator[bool]:
     """Locks the folder of a run or a study until the body ends; yields False if another process has locked it.
 
-    A folder that holds nothing else afterwards is removed.
+    A folder that holds nothing else afterwards is removed, and so are the empty folders above it that this made.
     """
+    made = [place for place in folder.parents if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, blocking=False)
     try:
@@ -30,6 +31,9 @@ def locked(folder: Path) -> Iterator[bool]:
     finally:
         if os.listdir(folder) == [LOCK]:
             shutil.rmtree(folder)
+            with contextlib.suppress(OSError):
+                for place in made:
+                    place.rmdir()
         lock.release()
 
 

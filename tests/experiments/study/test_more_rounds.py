@@ -78,7 +78,7 @@ def test_workers_continue_too(start, tmp_path, capfd):
     capfd.readouterr()
     assert start("study", 4, *lines, arguments=["--workers=1"]) == 0
     output = capfd.readouterr().out
-    assert "only seed 1  round 4/4" in output and "2 unfinished" in output and "finished, 2 of 2" in output
+    assert "only seed 1  round 4/4" in output and "2 unfinished" in output
     for seed in (0, 1):
         assert len((tmp_path / f"study/only/seed{seed}/metrics.jsonl").read_text().splitlines()) == 4
 
