@@ -117,7 +117,8 @@ def programs(
     network = network if adapters is None else dataclasses.replace(network, adapters=adapters)
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
-    rounds = engine.RoundSpec(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
+    layout = engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients))
+    rounds = engine.RoundSpec(network, layout, rule=(type(rule), type(rule.sampler)))  # as in a run
     given = engine.Assignment(data.ownership, rule)
 
     def start(algorithm, key):
