@@ -35,6 +35,7 @@ class Examples:
         """
         if setting != self._setting:
             self.let_go()
+            gc.collect()  # also of what an earlier study in this process has left in cycles
             cells = [cell for cell in self._cells if cell.setting == setting]
             try:
                 self._federations = federations_of(cells, self._seeds)

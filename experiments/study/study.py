@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -282,9 +283,11 @@ def _train(group, start):
     def forget():
         processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
 
+    console, should_stop = start.console, start.should_stop  # without the examples, which others would keep alive
+    last = group.first_round + _ESTIMATED if start.is_estimate else math.inf
+
     def must_stop():
-        rounds = start.console.round - group.first_round
-        return start.should_stop() or (start.is_estimate and rounds >= _ESTIMATED)
+        return should_stop() or console.round >= last
 
     forget()
     if start.is_worker:
