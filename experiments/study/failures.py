@@ -36,6 +36,7 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 def write_failure(run: Path, line: str, error: BaseException | None = None) -> None:
     """Writes the message and the error's traceback to the folder of an unfinished run, if possible."""
+    _expected.discard(run)
     if is_finished(run):
         return
     trace = "".join(traceback.format_exception(error)) if error else ""
@@ -50,8 +51,8 @@ def expect_kill(run: Path, name: str) -> None:
 
     So no other worker tries the run, which may have exhausted the memory.
     """
-    _expected.add(run)
     write_failure(run, f"{name}: its process was killed, perhaps because memory was exhausted")
+    _expected.add(run)
 
 
 def expect_no_kill() -> None:

@@ -35,7 +35,6 @@ class Examples:
         """
         if setting != self._setting:
             self.let_go()
-            gc.collect()  # also of what an earlier study in this process has left in cycles
             cells = [cell for cell in self._cells if cell.setting == setting]
             try:
                 self._federations = federations_of(cells, self._seeds)
@@ -49,7 +48,7 @@ class Examples:
         if self._setting is not None:
             self._setting, self._federations = None, {}
             jax.clear_caches()
-            gc.collect()
+        gc.collect()  # also what an earlier study in this process has left in cycles
 
 
 def release_programs() -> None:

@@ -54,10 +54,13 @@ def test_a_job_for_each_run(start, capsys):
 def test_a_job_whose_time_is_over_is_submitted_again_to_resume(tmp_path):
     """Also if it is killed before its run has stopped with a checkpoint."""
     submitit = pytest.importorskip("submitit")
+    failures.expect_kill(tmp_path / "failed", "b seed 0")
+    failures.write_failure(tmp_path / "failed", "b seed 0: KeyError")
     failures.expect_kill(tmp_path, "a seed 0")
     assert failures.read_failure(tmp_path).startswith("a seed 0: its process was killed")
     again = slurm.Job().checkpoint(["--arm=a"])
     assert failures.read_failure(tmp_path) is None
+    assert failures.read_failure(tmp_path / "failed") == "b seed 0: KeyError"  # which is not tried again
     assert isinstance(again, submitit.helpers.DelayedSubmission)
     assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a"],)
 
