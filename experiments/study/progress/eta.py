@@ -77,7 +77,7 @@ def hours(runs: Iterable[RunSpec], pace: Pace) -> list[tuple[str, ...]]:
     cells |= {"all": left} if len(cells) > 1 else {}
     rows = [("Arm", "Runs", "Rounds left", "Hours")]
     for cell, of in cells.items():
-        rows.append((cell, f"{len(of)}", f"{sum(of.values()):,}", f"{(pace.seconds(of) or math.nan) / 3600:.2g}"))
+        rows.append((cell, f"{len(of)}", f"{sum(of.values()):,}", f"{(pace.seconds(of) or math.nan) / 3600:.2f}"))
     return rows
 
 

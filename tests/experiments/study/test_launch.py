@@ -102,9 +102,9 @@ def test_hours_are_estimated_by_two_rounds_of_every_arm_with_which_the_study_con
     output = capsys.readouterr().out
     for line in (
         r"Arm +Runs +Rounds left +Hours",
-        r"fedavg +2 +4 +0.\d+",
-        r"feddecorr +2 +4 +0.\d+",
-        r"all +4 +8 +0.\d+",
+        r"fedavg +2 +4 +\d\.\d\d",
+        r"feddecorr +2 +4 +\d\.\d\d",
+        r"all +4 +8 +\d\.\d\d",
     ):
         assert re.search(line, output), line
     assert sorted(path.parent.name for path in (tmp_path / "study").rglob("metrics.jsonl")) == ["seed0", "seed0"]
