@@ -1,12 +1,15 @@
 """Changes the library in places that a seed chooses, and finds out whether the tests notice.
 
-    python tests/campaigns/mutation_campaign.py [--number=40] [--seed=0] [--processes=2] [--list]
+    python tests/campaigns/mutation_campaign.py [--number=60] [--seed=20261127] [--processes=2] [--list]
+    python tests/campaigns/mutation_campaign.py --places=FILE
 
-A place is a function and an expression in it, whatever its line: two versions of the library with the same functions
-have the same places. One operation is changed to its opposite there, in a copy of this clone, and tests are run until
-one fails: the test files of the same folder that import the changed module, or a name that it defines; what has the
-module's name in the conformance of methods and in the rounds beside PyTorch; the other such files; then all of
-conformance and of the rounds. Exit status: 0, or 1 if a change was not noticed. At most one place is of each file.
+A place is a function and an expression in it, whatever its line and file. ``--list`` prints the places instead of
+trying them; ``--places`` tries those of such a list, also in a version of the library that has moved functions. One
+expression is changed there, in a copy of this clone: an operation to its opposite, a number by one, a sum to one of
+its terms, the first two arguments of a call, if they are names, to each other. Tests run until one fails: the test
+files of the same folder that import the changed module, or a name that it defines; what has the module's name in the
+conformance of methods and in the rounds beside PyTorch; the other such files; then all of conformance and of the
+rounds. Exit status: 0, or 1 if a change was not noticed, within ten minutes. At most one place is of each file.
 """
 
 import argparse
@@ -24,17 +27,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("losses", "methods", "training", "engine", "privacy", "analysis")
+ROOMS = ("losses", "methods", "training", "engine", "data", "run/privacy")
 LEFT_OUT = {  # files, and functions in them, whose changes affect no result
     "fedjax_collapse/engine/timing.py": "it measures seconds",
     "fedjax_collapse/methods/personal/fedpac.py, smallest_combination.continues": "a limit that ends no search",
 }
 GENERAL = ("tests/methods/test_conformance.py", "tests/training/test_round_reference.py")
-_LONGEST = 1800  # seconds that the tests of a change may take; a loop without end is noticed, too
+_LONGEST = 600  # seconds that the tests of a change may take
 _OPPOSITES = {
     ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<",
     ast.Eq: "!=", ast.NotEq: "==", ast.And: "or", ast.Or: "and",
 }  # fmt: skip
+_SYMMETRIC = {"minimum", "maximum", "min", "max", "allclose", "array_equal", "logical_and", "logical_or"}
 _FUNCTIONS = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -49,7 +53,12 @@ class Mutation(NamedTuple):
     end: int
 
     def __str__(self) -> str:
-        return f"{self.file}, {self.function}: {self.before} -> {self.after}"
+        return f"{self.file}, {self.place}"
+
+    @property
+    def place(self) -> str:
+        """The place and the change, by which another version of the library has it, too."""
+        return f"{self.function}: {self.before} -> {self.after}"
 
 
 def mutations(root: Path) -> list[Mutation]:
@@ -77,7 +86,7 @@ def _of_file(root, file) -> Iterator[Mutation]:
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for name, node in _expressions(ast.parse(source), ""):
-        if (changed := _opposite(node)) is not None:
+        for changed in _changed(node):
             start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
             yield Mutation(str(file.relative_to(root)), name, ast.unparse(node), changed, start, end)
 
@@ -94,25 +103,39 @@ def _expressions(tree, name):
             yield from _expressions(child, name)
 
 
-def _opposite(node):
-    """Returns the text of the changed expression; None if there is nothing to change."""
+def _changed(node) -> Iterator[str]:
+    """Yields the texts of what an expression may be changed to."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPPOSITES:
-        return f"(({ast.unparse(node.left)}) {_OPPOSITES[type(node.op)]} ({ast.unparse(node.right)}))"
+        left, right = ast.unparse(node.left), ast.unparse(node.right)
+        yield f"(({left}) {_OPPOSITES[type(node.op)]} ({right}))"
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            yield f"({left})"
+            yield from _by_one(node)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPPOSITES:
         left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
-        return f"(({left}) {_OPPOSITES[type(node.ops[0])]} ({right}))"
+        yield f"(({left}) {_OPPOSITES[type(node.ops[0])]} ({right}))"
+        yield from _by_one(node)
     if isinstance(node, ast.BoolOp):
-        return "(" + f" {_OPPOSITES[type(node.op)]} ".join(f"({ast.unparse(value)})" for value in node.values) + ")"
+        yield "(" + f" {_OPPOSITES[type(node.op)]} ".join(f"({ast.unparse(value)})" for value in node.values) + ")"
     is_index = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)  # -1 is 1 in two dimensions
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)) and not is_index:
-        return f"({ast.unparse(node.operand)})"
+        yield f"({ast.unparse(node.operand)})"
     if isinstance(node, ast.Call):
-        called = ast.unparse(node.func)
+        called, first = ast.unparse(node.func), node.args[:2]
         module, _, name = called.rpartition(".")
         if name in _FUNCTIONS and module in ("", "jnp", "np"):
-            arguments = ast.unparse(node)[len(called) :]
-            return f"{module}{'.' * bool(module)}{_FUNCTIONS[name]}{arguments}"
-    return None
+            yield f"{module}{'.' * bool(module)}{_FUNCTIONS[name]}{ast.unparse(node)[len(called) :]}"
+        are_alike = len(first) == 2 and all(isinstance(argument, (ast.Name, ast.Attribute)) for argument in first)
+        if are_alike and name not in _SYMMETRIC:
+            yield ast.unparse(ast.Call(node.func, [first[1], first[0], *node.args[2:]], node.keywords))
+
+
+def _by_one(node):
+    """Yields an operation or comparison whose last operand, a number, is larger by one."""
+    last = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
+    if isinstance(last, ast.Constant) and type(last.value) is int:
+        text = ast.unparse(node)
+        yield f"({text[: len(text) - len(ast.unparse(last))]}{last.value + 1})"
 
 
 def importing(root: Path, file: str) -> list[str]:
@@ -161,7 +184,7 @@ def _first_failure(arguments, copy, seconds):
             timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "no end"
+        return None  # a loop without end, or tests that take longer
     if run.returncode in (0, 5):  # 5: no test is selected
         return None
     lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -182,12 +205,20 @@ def make_copy(folder: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--number", type=int, default=40, help="how many places")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--number", type=int, default=60, help="how many places")
+    parser.add_argument("--seed", type=int, default=20261127, help="which ones")
     parser.add_argument("--processes", type=int, default=2, help="how many are tried side by side")
     parser.add_argument("--list", action="store_true", help="only show them")
+    parser.add_argument("--places", type=Path, metavar="FILE", help="a list of the places to be tried instead")
     options = parser.parse_args(arguments)
-    places = chosen(mutations(ROOT), options.number, options.seed)
+    found = mutations(ROOT)
+    if options.places:
+        listed = [line.partition(", ")[2] for line in options.places.read_text().splitlines()]
+        by_place = {mutation.place: mutation for mutation in found}
+        places = [by_place[line] for line in listed if line in by_place]
+        print(*(f"gone: {line}" for line in listed if line not in by_place), sep="\n")
+    else:
+        places = chosen(found, options.number, options.seed)
     if options.list:
         print(*places, sep="\n")
         return 0
