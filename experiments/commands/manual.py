@@ -10,9 +10,10 @@ import inspect
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -66,6 +67,7 @@ _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "virtual time": ("cohort.clock", {"clock": engine.Clock}),
 }
 _METHODS_PAGE = Path(__file__).resolve().parents[2] / "docs/methods.md"
+_SEVERAL = 3  # choices with the same option, which the page then describes once
 _WIDTH = 100
 _PAGE_WIDTH = 120
 
@@ -77,7 +79,7 @@ class Choice(NamedTuple):
     name: str
     summary: str  # the first line of its docstring
     options: list[Option]
-    package: str  # in which it is
+    made: Any  # the class or function
 
 
 def choices() -> dict[str, list[Choice]]:
@@ -92,7 +94,7 @@ def _choice(section, name, made):
     is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
     summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
     found = options(made, _GIVEN_OF.get(section, _GIVEN))
-    return Choice(section, name, " ".join(summary.split()), found, made.__module__.partition(".")[0])
+    return Choice(section, name, " ".join(summary.split()), found, made)
 
 
 def on_screen(topic: str, values: flags.FlagValues) -> str:
@@ -167,16 +169,22 @@ def as_markdown() -> str:
     ]
     for what, group in groups.items():
         parts.append(f"## {what[0].upper()}{what[1:]}")
-        shared = [option for option in group[0].options if all(option in choice.options for choice in group[1:])]
-        if shared and len(group) > 1:
-            parts += ["All of them take", "\n".join(map(_item, shared))]
+        if group[0].section == "methods":
+            links = ", ".join(f"[`{choice.name}`](methods.md#{choice.made.__name__.lower()})" for choice in group)
+            parts.append(_filled_item(f"Their options are in [Methods](methods.md): {links}."))
+            continue
+        taken_by = Counter(option for choice in group for option in choice.options)
+        several = [option for option, count in taken_by.items() if count >= _SEVERAL]
+        parts += ["Options of several of them:", "\n".join(map(_item, several))] if several else []
         for choice in group:
-            if choice.package == "optax":  # whose words are not ours, and may be others in its next version
-                parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{_OF_OPTAX.format(choice.name)}")
+            parts.append(f"### `{choice.name}` (`{choice.section}`)")
+            if choice.made.__module__.startswith("optax"):  # its words may be others in its next version
+                parts.append(_OF_OPTAX.format(choice.name))
                 continue
-            own = [option for option in choice.options if len(group) == 1 or option not in shared]
-            parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{choice.summary}")
-            parts.append("\n".join(map(_item, own)) or f"It takes no {'other ' * bool(shared)}options.")
+            own = [_item(option) for option in choice.options if option not in several]
+            also = ", ".join(f"`{option.name}`" for option in choice.options if option in several)
+            own += [_filled_item(f"* {also}, as above")] if also else []
+            parts += [choice.summary, "\n".join(own) or "It takes no options."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -219,10 +227,7 @@ def with_options(page: str) -> str:
     def computed(found):
         marker, name = found.groups()
         check_name("method in a list of options", name, config_keys.METHODS)
-        items = [
-            _filled_item(f"* `{option.name}={option.default}`: {option.meaning}")
-            for option in options(config_keys.METHODS[name])
-        ]
+        items = [*map(_item, options(config_keys.METHODS[name]))]
         return "\n".join([marker, *(items or ["It has no options."]), ""])
 
     return re.sub(r"^(<!-- options of (\w+) -->)\n(?:.+\n)*", computed, page, flags=re.MULTILINE)
