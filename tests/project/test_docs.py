@@ -49,17 +49,44 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page):
-    text = re.sub(r"`[^`]*`", "", prose(page))
-    assert not re.search(r"^\[[^]]+\]:|<a |<img ", text, re.MULTILINE)  # links of kinds that are not looked at
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        assert not target.startswith("/")
+def without_code(page):
+    return re.sub(r"`[^`]*`", "", prose(page))
+
+
+def links(page):
+    """Yields the file and the anchor of each link of a page to a file of the project."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
         if not target.startswith(("http://", "https://")):
             path, _, anchor = target.partition("#")
-            linked = (page.parent / path).resolve() if path else page
-            assert linked.is_file(), target
-            assert not anchor or anchor in anchors(linked), target
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    text = without_code(page)
+    assert not re.search(r"^\[[^]]+\]:|<a |<img |\]\(/", text, re.MULTILINE)  # links of kinds that are not looked at
+    for linked, anchor in links(page):
+        assert linked.is_file(), linked
+        assert not anchor or anchor in anchors(linked), (linked, anchor)
+
+
+ANSWERS = {  # question -> the page with the answer, and a phrase of it
+    "FedDecorr's loss": ("methods.md", r"L = \mathrm{CE} + \beta \, \frac{1}{d^2} \lVert K \rVert_F^2"),
+    "how a cohort is drawn": ("concepts.md", "The default sampler draws uniformly, without replacement"),
+    "a column of the table": ("studies.md", "| `Effective rank`, `Significant dimensions`, `R` |"),
+    "what a checkpoint holds": ("reliability.md", "A checkpoint holds the state of the server"),
+    "the message of a misspelt key": ("troubleshooting.md", "| `unknown ...: did you mean ...?` | a misspelt key"),
+    "the order of a round": ("concepts.md", "**The order of a round**"),
+}
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_is_at_most_four_links_from_the_readme(question):
+    page, phrase = ANSWERS[question]
+    reached = {ROOT / "README.md"}
+    for _ in range(4):
+        reached |= {linked for page in reached if page.suffix == ".md" for linked, _ in links(page)}
+    assert ROOT / "docs" / page in reached and phrase in (ROOT / "docs" / page).read_text()
 
 
 def test_the_readmes_table_of_files_names_files():
@@ -68,10 +95,12 @@ def test_the_readmes_table_of_files_names_files():
     assert len(named) > 8 and [path for path in named if not (ROOT / path).is_file()] == []
 
 
-def test_every_page_is_in_the_index_of_the_site():
+def test_every_page_is_in_the_navigation_of_the_site():
+    """And every notebook, of which ``docs/notebooks.py`` makes a page."""
     text = (ROOT / "mkdocs.yml").read_text()
-    listed = set(re.findall(r"[\w/]+\.md", text))
-    assert listed == {str(page.relative_to(ROOT / "docs")) for page in DOCS}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in DOCS}
+    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "experiments/notebooks").glob("*.ipynb")}
+    assert set(re.findall(r"[\w/]+\.md", text)) == pages | notebooks
     assert "\n  font: false\n" in text  # else a page asks for fonts from elsewhere
 
 
