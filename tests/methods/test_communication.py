@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composed_algorithms import network_of
 from conftest import assert_close, assert_same_bits
-from test_conformance import METHODS, network_for
 
 from experiments.commands import show_communication as command
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.config import build
+from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, ClientState, Examples
 from fedjax_collapse.nn.adapters import LoRA
@@ -134,7 +135,7 @@ def test_methods_with_own_models(federation, network):
 @pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal"), ("feddbe", "head/shift")])
 def test_own_parts_of_a_method_s_head_stay(federation, name, own):
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
-    network = network_for(algorithm, federation)
+    network = network_of(algorithm)
     (params, _), (kept, _) = count(network, other=own), count(network, own)
     found = communication(algorithm, network, federation.train)
     assert found.up == found.down == {"params": params} and found.kept == kept > 0
@@ -261,7 +262,7 @@ def test_declarations_of_what_is_not_sent(name, federation):
     """With another state that is not sent, a client's upload has the same bits; a report that is not sent is equal for
     two clients, or their update times a number."""
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
-    network, method = network_for(algorithm, federation), algorithm.methods[name]
+    network, method = network_of(algorithm), algorithm.methods[name]
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
 
     @jax.jit
@@ -299,7 +300,7 @@ def test_declarations_of_what_is_not_sent(name, federation):
 def test_declarations_of_a_dispatch(name, federation):
     """What it neither reads nor makes changes nothing that it makes, and what it does not make stays."""
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
-    network, method = network_for(algorithm, federation), algorithm.methods[name]
+    network, method = network_of(algorithm), algorithm.methods[name]
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
 
     @jax.jit

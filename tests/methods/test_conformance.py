@@ -7,24 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composed_algorithms import first_accepted
+from composed_algorithms import composed_algorithms, network_of
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
+from fedjax_collapse import FedAvg, LocalTraining, Method, Participation, UserError, engine, simulate
 from fedjax_collapse.config.keys import METHODS
+from fedjax_collapse.core import masks
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
-VARIANTS = {  # by options that clients or the server keep something for
-    "dp_fedavg, quantile": FedAvg(TRAINING, {"dp_fedavg": METHODS["dp_fedavg"](9.0, quantile=0.5, bit_noise=1.0)}),
-    "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
-    "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
-    "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
-    "lora_fair, cosine": FedAvg(TRAINING, {"lora_fair": METHODS["lora_fair"](objective="cosine", steps=9)}),
-    "raflora, ranks": FedAvg(TRAINING, {"raflora": METHODS["raflora"]((1, 2))}),
-    "rb_lora, ranks": FedAvg(TRAINING, {"rb_lora": METHODS["rb_lora"]((1, 2))}),
-    "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
-}
+ALGORITHMS = composed_algorithms(TRAINING)
+ALGORITHMS += [  # adapters' methods that the composed ones leave out, and options that keep something else
+    FedAvg(TRAINING, {name: kind()})
+    for name, kind in METHODS.items()
+    if not any(name in composed.methods for composed in ALGORITHMS)
+]
+ALGORITHMS += [
+    FedAvg(TRAINING, {"afl": METHODS["afl"]()}),
+    FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
+]
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
     "afl": dict(gamma=-1.0, finetune=1),
     "alie": dict(share=1.5, z=-1.0),
@@ -102,17 +104,6 @@ KEY = 9  # of five clients one takes no step in three rounds, one is in a later 
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
 
-def make(name):
-    """Federated averaging with the method and its default hyper-parameters, or the variant."""
-    return VARIANTS[name] if name in VARIANTS else FedAvg(TRAINING, {name: METHODS[name]()})
-
-
-def network_for(algorithm, federation):
-    """The first network that the method accepts: without BatchNorm, or with it, with some head, or with adapters."""
-    modules = nn.MLP(4, hidden=(16,)), nn.SmallCNN(4, channels=(16,))
-    return first_accepted(algorithm, [Model(module, federation.input_shape) for module in modules])
-
-
 def start(network, algorithm):
     return engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(KEY))
 
@@ -152,39 +143,42 @@ def test_wrong_options_are_named(name):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
-def test_contract(float64, federation, name):
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: "-".join(algorithm.methods))
+def test_contract(float64, federation, algorithm):
     """With partial cohorts, of whom some drop out, take half of their steps, or lose their upload.
 
     Numbers are traced, rounds are finite, a client outside the cohort keeps its state, but for what the server makes
     for it, one whose upload is lost does not, if the method has any, and a run continues with the same bits from
     nothing but its state. That layouts agree is in ``tests/engine/test_devices.py``, for all methods.
     """
-    algorithm = make(name)
-    (method,), network = algorithm.methods.values(), network_for(algorithm, federation)
-    assert method.enabled()
-    assert all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(method))
+    methods, network = algorithm.methods, network_of(algorithm)
+    for name, method in methods.items():
+        assert method.enabled() and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(method)), name
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     before = jax.device_get(start(network, algorithm).clients)
+    dispatched = [name for name, method in methods.items() if method.has("dispatch")]
 
     def kept(clients, ids):
-        own = clients.private if method.has("dispatch") else clients
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[ids], own)
+        memory = {name: own for name, own in clients.memory.items() if name not in dispatched}
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[ids], (clients.private, memory))
 
     chunked = functools.partial(run, federation, network, algorithm, engine.Chunked(2))
     state, record = chunked(start(network, algorithm))
     state, arrived = values(state), record.metrics["arrived"]
-    for leaf in jax.tree.leaves((state.server, state.clients)):
-        assert np.isfinite(leaf).all()
-    for metric in record.metrics.values():
-        assert (np.isfinite(metric) == (record.steps > 0)).all()
+    for path, leaf in masks.by_path((state.server, state.clients)).items():
+        assert np.isfinite(leaf).all(), path
+    for name, metric in record.metrics.items():
+        assert (np.isfinite(metric) == (record.steps > 0)).all(), name
 
     absent = np.flatnonzero((record.steps == 0).all(axis=0))
     assert len(absent)
     assert_same_bits(kept(before, absent), kept(state.clients, absent))
     lost = np.flatnonzero((arrived == 0).any(axis=0) & ~(arrived == 1).any(axis=0))
-    own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
-    assert len(lost) and (not jax.tree.leaves(before.memory) or any((a[lost] != b[lost]).any() for a, b in own))
+    assert len(lost)
+    for name in before.memory:
+        own = [(of.memory[name], of.private if name in dispatched else ()) for of in (before, state.clients)]
+        pairs = [*zip(*map(jax.tree.leaves, own), strict=True)]
+        assert not pairs or any((a[lost] != b[lost]).any() for a, b in pairs), name
 
     after_one, _ = chunked(start(network, algorithm), num_rounds=1)
     outside = np.flatnonzero(record.steps[0] == 0)
@@ -221,6 +215,6 @@ def test_a_method_with_one_strength_is_there(name):
 @pytest.mark.parametrize("name", ["fedprox", "fedproc"])
 def test_a_run_is_that_of_the_enabled_algorithm_bit_for_bit(federation, name):
     both = FedAvg(TRAINING), silent(name)
-    results = [simulate(federation, network_for(a, federation), a, rounds=2, key=jax.random.key(0)) for a in both]
+    results = [simulate(federation, network_of(a), a, rounds=2, key=jax.random.key(0)) for a in both]
     assert_same_bits(results[0].variables, results[1].variables)
     assert results[0].metrics == results[1].metrics
