@@ -13,12 +13,12 @@ from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.nn.adapters import LoRA
 
 _OPTIONS = {name: dict(ranks=(1, 2)) for name in ("hetlora", "raflora", "rb_lora")}
+_OPTIONS |= {"fedper": dict(newcomers="mean"), "structured_decov": dict(num_groups=2)}
 _OPTIONS |= {
-    "fedper": dict(newcomers="mean"),
-    "structured_decov": dict(num_groups=2),
     "fedmr": dict(initial_prototypes=True),
+    "dp_fedavg": dict(quantile=0.5, bit_noise=1.0),
+    "alie": dict(z=1.0),
 }
-_OPTIONS |= {"dp_fedavg": dict(quantile=0.5, bit_noise=1.0), "alie": dict(z=1.0)}
 _OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 _OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
