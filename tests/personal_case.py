@@ -90,7 +90,7 @@ def run(
         clients = clients._replace(memory={**clients.memory, **memory})
     if private is not None:
         clients = clients._replace(private={**clients.private, **private})
-    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(1), federation.num_clients, rounds))
+    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(1), federation.num_clients, max_rounds=3))
     data = engine.Assignment(federation.ownership)
     server = state.server._replace(shared={**state.server.shared, **(shared or {})})
     state = state._replace(server=server, clients=clients)

@@ -13,7 +13,7 @@ from personal_case import TRAINING, TwoLayers, close, federation, in_order, run,
 from personal_case import variables as of
 from reference.personal_dispatch import combination
 
-from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
+from fedjax_collapse import CLASSIFICATION, REGRESSION, FedAvg, Model, UserError
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.methods import DispatchView, FedAMP, FedFomo, FedPAC
 from fedjax_collapse.methods.personal.fedamp import Cloud
@@ -22,6 +22,7 @@ from fedjax_collapse.methods.personal.fedpac import smallest_combination
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
+SOLVE = jax.jit(smallest_combination)
 
 
 def view(private, memory, arrived, round=0, key=0):
@@ -45,11 +46,8 @@ def own_models(method, rounds=2, **options):
 
 
 def test_fedamp_of_pfllib_is_local_training():
-    alone, pulled = own_models(None, private="all"), own_models(FedAMP(1.0, 0.3))
-    for strength in (1.0, 1000.0):
-        found = own_models(FedAMP(strength, 0.3, variant="pfllib"))
-        jax.tree.map(lambda a, b: close(a, b, 1e-14), found, alone)
-    assert max(np.abs(pulled[path] - alone[path]).max() for path in alone) > 1e-3
+    alone, found = own_models(None, private="all"), own_models(FedAMP(1000.0, 0.3, variant="pfllib"))
+    jax.tree.map(lambda a, b: close(a, b, 1e-14), found, alone)
 
 
 def test_fedpac_combines_heads():
@@ -71,25 +69,17 @@ def test_fedpac_combines_heads():
     assert valid.all()
 
 
-def test_fedpac_weighs_prototypes_by_clients():
-    algorithm = FedAvg(TRAINING.replace(learning_rate=1e-12), {"fedpac": FedPAC(average="clients")})
-    clients = federation(([(1.0, 0.0)] * 3, [0, 0, 0]), ([(3.0, 2.0)], [0]))
-    means, valid = run(algorithm, clients, start=of([[1, 0], [0, 1]])).server.shared["fedpac"]
-    close(means[0], [2, 1])
-    assert valid.tolist() == [True, False, False]
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 9])
+@pytest.mark.parametrize("size", [1, 9])
 def test_smallest_combinations_are_those_of_all_supports(size):
     """Of many matrices, most of whose solutions have zeros, and without clients that are not allowed."""
     rng = np.random.default_rng(size)
-    solve, found_zeros = jax.jit(smallest_combination), 0
+    found_zeros = 0
     for _ in range(30):
         rows = rng.normal(size=(size, 3)) + 1
         matrix = rows @ rows.T + np.diag(rng.uniform(0.01, 0.3, size))
         allowed = rng.random(size) < 0.8
         allowed[0] = True
-        found = solve(jnp.array(matrix), jnp.array(allowed))
+        found = SOLVE(jnp.array(matrix), jnp.array(allowed))
         expected = np.zeros(size)
         expected[allowed] = combination(matrix[allowed][:, allowed])
         close(found, expected, 1e-12)
@@ -102,35 +92,29 @@ def test_smallest_combinations_in_single_precision():
     rng = np.random.default_rng(3)
     rows = 10 * rng.normal(size=(40, 3))
     matrix = rows @ rows.T + np.diag(rng.uniform(0.5, 1, 40))
-    found, exact = (
-        smallest_combination(jnp.asarray(matrix, dtype), jnp.ones(40, bool)) for dtype in (np.float32, float)
-    )
+    found, exact = (SOLVE(jnp.asarray(matrix, dtype), jnp.ones(40, bool)) for dtype in (np.float32, float))
     close(found, exact, 1e-4)
 
 
 def test_smallest_combinations_of_singular_matrices():
     """Two clients alike share equally; one whose statistics are exact has all the weight; nobody is allowed."""
-    close(smallest_combination(jnp.zeros((2, 2)), jnp.ones(2, bool)), [0.5, 0.5])
-    close(smallest_combination(jnp.diag(jnp.array([0.0, 1, 1])), jnp.ones(3, bool)), [1, 0, 0])
-    close(smallest_combination(jnp.eye(2), jnp.zeros(2, bool)), [0, 0])
+    close(SOLVE(jnp.diag(jnp.array([0.0, 0, 1])), jnp.array([True, True, False])), [0.5, 0.5, 0])
+    close(SOLVE(jnp.diag(jnp.array([0.0, 1, 1])), jnp.ones(3, bool)), [1, 0, 0])
+    close(SOLVE(jnp.eye(3), jnp.zeros(3, bool)), [0, 0, 0])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "task", "message"),
     [
-        (dict(private="body"), "FedPAC: private parts body.head, expected the head alone"),
-        (dict(training=TRAINING.replace(steps=2)), "method it: training.steps is given too"),
+        (dict(private="body"), CLASSIFICATION, "FedPAC: private parts body.head, expected the head alone"),
+        (dict(training=TRAINING.replace(steps=2)), CLASSIFICATION, "method it: training.steps is given too"),
+        ({}, REGRESSION, "method it: the model's task has no classes"),
     ],
 )
-def test_what_fedpac_does_not_support_is_rejected(options, message):
+def test_what_fedpac_does_not_support_is_rejected(options, task, message):
     with pytest.raises(UserError, match=f"^{message}") as error:
-        FedAvg(methods={"it": FedPAC()}, **options).check(Model(TwoLayers(3), (1, 1, 2)))
+        FedAvg(methods={"it": FedPAC()}, **options).check(Model(TwoLayers(3), (1, 1, 2), task=task))
     assert "\n" not in str(error.value)
-
-
-def test_fedpac_needs_classes():
-    with pytest.raises(UserError, match="method it: the model's task has no classes"):
-        FedAvg(methods={"it": FedPAC()}).check(Model(TwoLayers(3), (1, 1, 2), task=REGRESSION))
 
 
 def received(method, offered, begun=(1.0, 0)):
@@ -182,7 +166,7 @@ def offers(method, arrived, received, gains, round=0, keys=1):
         given = DispatchView((), {"params/w": jnp.arange(4.0)}, memory, jnp.array(arrived), jnp.array(round), key)
         return method.dispatch(given)[1]
 
-    return jax.vmap(dispatch)(jax.random.split(jax.random.key(0), keys))
+    return jax.jit(jax.vmap(dispatch))(jax.random.split(jax.random.key(0), keys))
 
 
 def test_fedfomo_sends_the_models_with_the_largest_scores():
@@ -207,13 +191,3 @@ def test_fedfomo_explores():
     is_best, is_own = (np.mean(found.ids[..., 0] == np.array(of)) for of in ([1, 2, 3, 0], [0, 1, 2, 3]))
     assert is_own == 0 and abs(is_best - (1 - 0.1 * 2 / 3)) < 0.01
     assert np.ptp(np.bincount(found.ids.ravel())) < 200  # of 3,000 each
-
-
-@pytest.mark.parametrize("method", [FedAMP(), FedPAC(), FedFomo(validation=0.25)])
-def test_regularizers_change_the_result(method):
-    training = TRAINING.replace(batch_size=4)
-    found = [
-        run(FedAvg(training, {"it": method, **beside}), system(), 2).clients.private
-        for beside in ({}, {"decorr": FedDecorr(1.0)})
-    ]
-    assert max(np.abs(found[0][path] - found[1][path]).max() for path in found[0]) > 1e-3
