@@ -28,45 +28,13 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, Scaffold, UserError, nn
-from fedjax_collapse.methods import ClipUpdate, FedExLoRA, FedRotLoRA, FedSALoRA, FedSVD, FFALoRA, FlexLoRA, RoLoRA
+from fedjax_collapse.methods import ClipUpdate, FedExLoRA, FedRotLoRA, FedSALoRA, FedSVD, FlexLoRA, RoLoRA
 from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
 
 MEAN_HOM = np.array([[3, 2, 1], [0, 6, -3], [-1, 2, 0], [4, 2, -1]]) / 3
-
-
-def test_averaging_factors_is_not_averaging_products(monkeypatch):
-    _, state = run(monkeypatch, None, HOM)
-    found = product(state.server.variables)
-    close(9 * found, [[5, 10, 1], [6, 12, -3], [1, 2, -4], [6, 12, -3]])
-    close(checksum(found), 26.3333333333)
-    close(np.linalg.norm(MEAN_HOM - found), 1.8053418677)
-
-
-def test_ffa_lora_averages_b_exactly_for_one_a(monkeypatch):
-    start = with_factors(network().init(jax.random.key(0)), A2, B2)
-    _, state = run(monkeypatch, FFALoRA(), HOM, start=start)
-    close(factors(state.server.variables)[0], A2)
-    close(3 * product(state.server.variables), [[1, 4, 3], [4, 2, 5], [3, -2, 2], [4, 2, 5]])
-
-
-def test_flexlora_decomposes_the_mean_product(monkeypatch):
-    _, state = run(monkeypatch, FlexLoRA(), HOM)
-    found = product(state.server.variables)
-    close(checksum(found), 26.4438183694)
-    close(singular_values(found)[:2], [2.5670184286, 1.5859371085])
-    close(np.sum((MEAN_HOM - found) ** 2) / np.sum(MEAN_HOM**2), 0.0359644574)
-
-
-def test_flexlora_with_ranks(monkeypatch):
-    _, state = run(monkeypatch, FlexLoRA(ranks=(1, 2, 2)), HET, network(alpha=2.0))
-    a, b = factors(state.server.variables)
-    close(checksum(product(state.server.variables)), 45.3268861404)
-    close(np.linalg.norm(b, axis=0), [3.4697281683, 1.8039104251])
-    close(np.linalg.norm(a, axis=1), [1, 1])
-    assert (np.max(b, axis=0) == np.max(np.abs(b), axis=0)).all()
 
 
 def test_flexlora_with_roots_in_both_factors(monkeypatch):
@@ -89,26 +57,14 @@ def test_one_method_makes_the_servers_adapters():
         FedAvg(methods={"one": FlexLoRA(), "two": FedExLoRA()}).check()
 
 
-@pytest.mark.parametrize("private_head", [True, False])
-def test_fedsa_lora_averages_a_alone(monkeypatch, private_head):
-    start, state = run(monkeypatch, FedSALoRA(private_head), HOM)
-    assert sorted(state.clients.private) == ["params/head/kernel"] * private_head + ["params/layer/lora_b"]
+def test_fedsa_lora_averages_a_alone(monkeypatch):
+    start, state = run(monkeypatch, FedSALoRA(private_head=False), HOM)
+    assert sorted(state.clients.private) == ["params/layer/lora_b"]
     a, b = factors(state.server.variables)
     assert (b == factors(start)[1]).all()
     products = [np.transpose(own) @ a for own in state.clients.private["params/layer/lora_b"]]
     close(3 * products[0], [[1, 2, -1], [2, 4, 1], [3, 6, 0], [0, 0, -3]])
     close(singular_values(products[1])[:2], [3.1622776602, 1])
-
-
-@pytest.mark.parametrize(("round", "error"), [(0, 1.8053418677), (1, 1.2539869274), (2, 1.2463558518)])
-def test_fedrot_lora_aligns_factors_in_turns(monkeypatch, round, error):
-    """None of round 0, then by A and by B; the first client has the server's."""
-    start = with_factors(network().init(jax.random.key(0)), A2, B2)
-    _, state = run(monkeypatch, FedRotLoRA(), HOM, start=start, round=round)
-    close(np.linalg.norm(MEAN_HOM - product(state.server.variables)), error)
-    if round == 1:
-        turn = np.array([[-0.8320502943, 0.5547001962], [0.5547001962, 0.8320502943]])
-        close(factors(state.server.variables)[0], (A2 + 2 * turn.T @ A3) / 3)
 
 
 def test_fedrot_lora_with_a_strength_is_between(monkeypatch):
@@ -141,18 +97,16 @@ def test_fedsvd_gives_a_the_right_singular_vectors(monkeypatch):
 def test_rolora_trains_one_factor_in_turns(federation):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=LoRA(2, layers=("all",)))
     training = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9, clip_norm=1.0)
-    for freeze_head in (False, True):
-        algorithm = FedAvg(training, {"rolora": RoLoRA(freeze_head)})
-        start = jax.device_get(model.init(jax.random.key(1)))
-        states = [start] + [run_at_once(federation, model, algorithm, i, variables=start).variables for i in (1, 2, 3)]
-        layers = [jax.device_get(variables.params["Dense_0"]) for variables in states]
-        for still, moves, (before, after) in zip(
-            ("lora_a", "lora_b", "lora_a"), ("lora_b", "lora_a", "lora_b"), itertools.pairwise(layers), strict=True
-        ):
-            assert_close(before[still], after[still], 1e-15)
-            assert np.abs(before[moves] - after[moves]).max() > 1e-4
-        heads = [variables.params["Dense_1"]["kernel"] for variables in states]
-        assert np.array_equal(heads[0], heads[-1]) == freeze_head
+    algorithm = FedAvg(training, {"rolora": RoLoRA(freeze_head=True)})
+    start = jax.device_get(model.init(jax.random.key(1)))
+    states = [start] + [run_at_once(federation, model, algorithm, i, variables=start).variables for i in (1, 2)]
+    layers = [jax.device_get(variables.params["Dense_0"]) for variables in states]
+    for still, moves, (before, after) in zip(
+        ("lora_a", "lora_b"), ("lora_b", "lora_a"), itertools.pairwise(layers), strict=True
+    ):
+        assert_close(before[still], after[still], 1e-15)
+        assert np.abs(before[moves] - after[moves]).max() > 1e-4
+    assert np.array_equal(states[-1].params["Dense_1"]["kernel"], start.params["Dense_1"]["kernel"])
 
 
 @pytest.mark.parametrize(
