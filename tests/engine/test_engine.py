@@ -104,7 +104,7 @@ def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
     assert together.metrics == [single.metrics[2], single.metrics[4]]
 
 
-def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, model):
+def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, network):
     def draw(round):
         return Participation().draw(jax.random.fold_in(jax.random.key(0), round), jnp.arange(6) + 1, cohort_size=3)
 
@@ -112,7 +112,7 @@ def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, model):
     assert all(len(set(cohort)) == 3 for cohort in cohorts)
     np.testing.assert_allclose(np.bincount(cohorts.ravel()) / 3000, 0.5, atol=0.04)
     for num_rounds in (1, 2):
-        _, record, watched = run(federation, model, ARMS["fedavg"], num_rounds=num_rounds, cohort_size=3)
+        _, record, watched = run(federation, network, ARMS["fedavg"], num_rounds=num_rounds, cohort_size=3)
         losses, steps = record.metrics["task_loss"][:num_rounds], record.steps[:num_rounds]
         assert [np.isfinite(row).sum() for row in losses] == [3] * num_rounds
         assert ((steps > 0) == np.isfinite(losses)).all()
@@ -136,11 +136,11 @@ def test_debug_loop_names_client_and_step(federation):
     assert error.value.__notes__[0] == "in local step 1 of client 4"  # client 1, the smaller one, has a single step
 
 
-def test_server_optimizer_numbers_are_traced(federation, model):
+def test_server_optimizer_numbers_are_traced(federation, network):
     sizes = set()
     for momentum in (0.1, 0.2):
         optimizer = jax.tree_util.Partial(optax.sgd, 1.0, momentum=momentum)
-        run(federation, model, FedAvg(TRAINING, server_optimizer=optimizer))
+        run(federation, network, FedAvg(TRAINING, server_optimizer=optimizer))
         sizes.add(engine_rounds._run_rounds_compiled._cache_size())
     assert len(sizes) == 1
 

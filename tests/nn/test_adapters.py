@@ -12,10 +12,10 @@ import optax
 import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 from low_rank_case import A2, B2, network, with_factors
-from tiny_networks import tiny_model
+from tiny_networks import compiled, initialize, least_model
 
 from experiments.benchmarks.compiling import programs
-from fedjax_collapse import FedAvg, LocalTraining, Model, Phase, UserError, engine, nn, simulate
+from fedjax_collapse import FedAvg, LocalTraining, Model, Phase, UserError, engine, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import TRAINED, Batch, Outputs
@@ -110,15 +110,18 @@ def test_gradients_by_hand(float64):
 @pytest.mark.parametrize("name", ["mlp", "vit", "resnet18"])
 def test_a_network_starts_as_without_adapters(name):
     """Its params and outputs, bit for bit: b is 0."""
-    plain = tiny_model(name)
+    plain = least_model(name, **(dict(lowering="xla") if name == "resnet18" else {}))
     adapting = Model(plain.module, plain.input_shape, adapters=LoRA(2, layers=("all",)))
-    before, after = (jax.device_get(model.init(jax.random.key(3))) for model in (plain, adapting))
+    before, after = (jax.device_get(initialize(model)) for model in (plain, adapting))
     found = masks.by_path(after)
     assert_same_bits(masks.by_path(before), {path: found[path] for path in masks.by_path(before)})
     assert any(path.endswith("lora_b") for path in found)
     assert not any(leaf.any() for path, leaf in found.items() if path.endswith("lora_b"))
     batch = batch_of(np.random.default_rng(0).normal(size=(2, *plain.input_shape)).astype(np.float32))
-    outputs = [m.apply(v, batch, train=False)[0].logits for m, v in ((plain, before), (adapting, after))]
+    outputs = [
+        compiled(lambda v, model=model: model.apply(v, batch, train=False)[0].logits, variables)(variables)
+        for model, variables in ((plain, before), (adapting, after))
+    ]
     assert_same_bits(*outputs)
 
 
@@ -180,29 +183,19 @@ def test_dropout_is_of_the_adapters_inputs_in_training():
 
 
 @pytest.mark.parametrize(
-    ("size", "query_value", "attention", "every"),
-    [
-        ("Ti", (36_864, 73_728, 147_456), 147_456, 331_776),
-        ("S", (73_728, 147_456, 294_912), 294_912, 663_552),
-        ("B", (147_456, 294_912, 589_824), 589_824, 1_327_104),
-    ],
+    ("rank", "layers", "count"),
+    [(4, QUERY_VALUE, 36_864), (8, EVERY_LINEAR[:4], 147_456), (8, EVERY_LINEAR, 331_776)],
 )
-def test_numbers_of_parameters(size, query_value, attention, every):
-    """Of published vision transformers; nothing is computed."""
-
-    def count(rank, layers):
-        model = Model(nn.ViT(10, size=size, patch=16), (224, 224, 3), adapters=LoRA(rank, layers=layers))
-        return sum(leaf.size for leaf in masks.select(model.mask("adapters"), model.variable_shapes()).values())
-
-    assert tuple(count(rank, QUERY_VALUE) for rank in (4, 8, 16)) == query_value
-    assert (count(8, EVERY_LINEAR[:4]), count(8, EVERY_LINEAR)) == (attention, every)
+def test_numbers_of_parameters(rank, layers, count):
+    """Of a published vision transformer; nothing is computed."""
+    model = Model(nn.ViT(10, size="Ti", patch=16), (224, 224, 3), adapters=LoRA(rank, layers=layers))
+    assert sum(leaf.size for leaf in masks.select(model.mask("adapters"), model.variable_shapes()).values()) == count
 
 
 WIDE = nn.ViT(10, width=92, depth=1, heads=2, mlp_width=101)
 NETWORKS = {  # and the matrices of their layers, of which no other array has the shape
     "mlp": (nn.MLP(10, hidden=(97, 89)), ALL, [(64, 97), (97, 89)]),
-    "vit": (WIDE, LoRA(2, layers=QUERY_VALUE), [(92, 92), (92, 101), (101, 92)]),
-    "vit, all": (WIDE, ALL, [(92, 92), (92, 101), (101, 92)]),
+    "vit": (WIDE, ALL, [(92, 92), (92, 101), (101, 92)]),
 }
 OPTIMIZERS = {"momentum": dict(momentum=0.9), "adam": dict(optimizer=jax.tree_util.Partial(optax.adam))}
 
@@ -217,7 +210,7 @@ def shapes_in(program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "optimizer"), [("mlp", "adam"), ("vit", "momentum"), ("vit, all", "adam")])
+@pytest.mark.parametrize(("name", "optimizer"), [("mlp", "adam"), ("vit", "momentum")])
 def test_the_frozen_base_has_no_client_axis(name, optimizer):
     """No array of a compiled round is a matrix for each client, and what clients keep is smaller than the base.
 
@@ -248,7 +241,8 @@ def test_no_method_copies_the_frozen_base(name):
     method = METHODS[name](**(dict(ranks=(1, 2)) if ranked else {}))
     algorithm = FedAvg(LocalTraining(batch_size=5), {name: method}, keep_trained=True)
     arguments = programs.rounds(algorithm, model, engine.Vectorized(), 3)
-    found = shapes_in(engine.lower(*arguments).compile())
+    program = engine.lower(*arguments).as_text()
+    found = {tuple(sorted(map(int, shape.split("x")))) for shape in re.findall(r"tensor<([\dx]+)xf32>", program)}
     assert (89, 97) in found and (3, 89, 97) not in found
 
 
@@ -266,11 +260,9 @@ HEAD = {"params/Dense_1/kernel", "params/Dense_1/bias"}
     ("phases", "expected"),
     [
         ((Phase("head", 1), Phase("adapters", 1)), FACTORS | HEAD),
-        ((Phase("lora_b", 1), Phase("lora_a", 1)), FACTORS),
-        ((Phase("all", 1),), FACTORS | HEAD),
         ((Phase("lora_b+head", 1),), {"params/Dense_0/lora_b", *HEAD}),
     ],
-    ids=("head, then adapters", "b, then a", "all", "b and head"),
+    ids=("head, then adapters", "b and head"),
 )
 def test_phases_train_parts_of_the_adapters(federation, phases, expected):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
@@ -296,15 +288,13 @@ def test_state_of_clients_is_of_what_they_train(federation, tmp_path):
 
 def test_a_network_with_adapters_needs_a_frozen_base(federation):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
-    with pytest.raises(
-        UserError, match=r"^training.freeze 'none': network MLP has adapters, expected 'base' among its"
+    plain = Model(model.module, model.input_shape)
+    for wrong, methods, message in (
+        (model, {}, "training.freeze 'none': network MLP has adapters, expected 'base' among its"),
+        (plain, {"ffa_lora": FFALoRA()}, "method ffa_lora: network MLP has no adapters; set network.adapters, in Pyt"),
     ):
-        simulate(federation, model, FedAvg(), rounds=1, key=jax.random.key(0))
-    with pytest.raises(
-        UserError, match=r"^method ffa_lora: network MLP has no adapters; set network.adapters, in Python"
-    ):
-        plain = Model(model.module, model.input_shape)
-        simulate(federation, plain, FedAvg(methods={"ffa_lora": FFALoRA()}), rounds=1, key=jax.random.key(0))
+        with pytest.raises(UserError, match=f"^{message}"):
+            FedAvg(methods=methods).check(wrong)
 
 
 def test_models_of_clients_have_the_scales_of_their_ranks(federation):
