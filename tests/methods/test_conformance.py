@@ -11,7 +11,18 @@ from composed_algorithms import composed_algorithms, network_of
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from fedjax_collapse import FedAvg, LocalTraining, Method, Participation, UserError, engine, simulate
+from fedjax_collapse import (
+    REGRESSION,
+    FedAvg,
+    LocalTraining,
+    Method,
+    Model,
+    Participation,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 
@@ -100,6 +111,13 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "trimmed_mean": dict(trim=-1),
     "vicreg": dict(covariance=-1.0, eps=0.0),
 }
+EXCLUSIVE = (
+    "first_model", "task", "gradient", "phases", "receive", "corrupt_uploads", "combine_uploads", "personal", "predict",
+)  # fmt: skip
+NEEDING_CLASSES = (
+    "balanced_softmax", "ccvr", "feddr_plus", "fedetf", "fedgela", "fedlc", "fedrs", "fedvls", "fedrcl", "fedntd",
+    "afl", "fed3r", "fedcgs", "fedpac", "fedproto", "fedrod", "backdoor", "label_flip",
+)  # fmt: skip
 KEY = 9  # of five clients one takes no step in three rounds, one is in a later round only, one loses its upload
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
@@ -140,6 +158,24 @@ def test_wrong_options_are_named(name):
     for option, value in OUT_OF_RANGE[name].items():
         with pytest.raises(UserError, match=f"^{kind.__name__}: {option} ") as error:
             FedAvg(methods={"it": kind(**{option: value})}).check()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("hook", EXCLUSIVE)
+def test_methods_with_one_hook_do_not_go_together(hook):
+    owners = [kind() for kind in METHODS.values() if kind().has(hook)]
+    assert len(owners) > 1
+    for other in owners[1:]:
+        with pytest.raises(UserError, match=r"^methods a and b: each has a ") as error:
+            FedAvg(methods={"a": owners[0], "b": other}).check()
+        assert "\n" not in str(error.value)
+
+
+def test_methods_that_need_classes():
+    regression = Model(nn.MLP(4, hidden=(6,)), (8, 8, 2), task=REGRESSION)
+    for name in NEEDING_CLASSES:
+        with pytest.raises(UserError, match=r"no classes|(a|the) task of classification") as error:
+            FedAvg(methods={"it": METHODS[name]()}).check(regression)
         assert "\n" not in str(error.value)
 
 

@@ -47,12 +47,6 @@ class Task(Method):
 
 
 @struct.dataclass
-class Gradient(Method):
-    def gradient(self, gradient_of, params, view):
-        return gradient_of(params)
-
-
-@struct.dataclass
 class Wrong(Method):
     """Its hook returns another tree than it received."""
 
@@ -102,8 +96,6 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
 @pytest.mark.parametrize(
     ("methods", "training", "message"),
     [
-        ({"a": Task(), "b": Task()}, TRAINING, "methods a and b: each has a task of its own, expected at most one"),
-        ({"a": Gradient(), "b": Gradient()}, TRAINING, "methods a and b: each has a gradient"),
         ({"a": Task()}, TRAINING.replace(task_loss=lambda view: 0.0), "method a: training.task_loss is given too"),
         ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),
         ({}, TRAINING.replace(phases=(Phase("heads", 1),)), "part heads: the network has no such layer"),
@@ -115,16 +107,12 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
         ({"a": FedCM()}, KEPT, "FedCM: its effective number of steps assumes"),
     ],
 )
-def test_invalid_values_are_rejected(federation, network, methods, training, message):
+def test_invalid_values_are_rejected(network, methods, training, message):
     with pytest.raises(UserError, match=message) as error:
-        run(federation, network, FedAvg(training, methods))
+        FedAvg(training, methods).check(network)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_private_part_that_is_not_there(federation, network):
     with pytest.raises(UserError, match="part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
-        run(federation, network, FedAvg(TRAINING, private="tail"))
+        FedAvg(TRAINING, private="tail").check(network)
 
 
 @pytest.mark.slow
@@ -154,26 +142,21 @@ def test_feddc_counts_whole_batches_where_the_last_is_dropped():
     assert whole.replace(drop_last=True).mean_client_steps(sizes).tolist() == [2, 0, 4]
 
 
-@pytest.mark.slow
-def test_numbers_of_local_steps(federation, network):
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (dict(epochs=0.5), [2, 1, 3, 2, 2]),
+        (dict(epochs=1.5), [5, 2, 8, 5, 5]),
+        (dict(epochs=2.0), [6, 2, 10, 6, 6]),
+        (dict(steps=4), [4] * 5),
+        (dict(drop_last=True), [2, 0, 5, 2, 2]),
+        (dict(drop_last=True, steps=4), [4, 0, 4, 4, 4]),
+    ],
+)
+def test_numbers_of_local_steps(federation, changes, expected):
     """Fractions of an epoch are rounded up to whole steps; a number of steps is the same for all clients."""
-
-    def steps(**changes):
-        result = run(federation, network, FedAvg(TRAINING.replace(**changes)))
-        return result.clients["steps"][0].tolist(), result
-
-    per_epoch = [3, 1, 5, 3, 3]
-    assert steps(epochs=0.5)[0] == [2, 1, 3, 2, 2]
-    assert steps(epochs=1.5)[0] == [5, 2, 8, 5, 5]
-    assert steps(epochs=2.0)[0] == [2 * n for n in per_epoch]
-    assert_same_bits(steps(epochs=2.0)[1].variables, steps(epochs=2)[1].variables)
-    assert steps(steps=4)[0] == [4] * 5
-    assert steps(drop_last=True)[0] == [2, 0, 5, 2, 2] == [n // 8 for n in (23, 7, 40, 21, 19)]
-    assert steps(drop_last=True, steps=4)[0] == [4, 0, 4, 4, 4]
-    _, short = steps(steps=1)
-    _, whole = steps(steps=1, batch_size=64)
-    losses = short.clients["task_loss"][0], whole.clients["task_loss"][0]
-    assert np.isfinite(losses).all() and not np.allclose(*losses)  # of a batch, and of all
+    [(_, steps)] = TRAINING.replace(**changes).phase_steps(federation.ownership.sizes)
+    assert jnp.broadcast_to(steps, 5).tolist() == expected
 
 
 @pytest.mark.slow

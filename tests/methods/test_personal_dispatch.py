@@ -13,7 +13,7 @@ from personal_case import TRAINING, TwoLayers, close, federation, in_order, run,
 from personal_case import variables as of
 from reference.personal_dispatch import combination
 
-from fedjax_collapse import CLASSIFICATION, REGRESSION, FedAvg, Model, UserError
+from fedjax_collapse import FedAvg, Model, UserError
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.methods import DispatchView, FedAMP, FedFomo, FedPAC
 from fedjax_collapse.methods.personal.fedamp import Cloud
@@ -104,16 +104,15 @@ def test_smallest_combinations_of_singular_matrices():
 
 
 @pytest.mark.parametrize(
-    ("options", "task", "message"),
+    ("options", "message"),
     [
-        (dict(private="body"), CLASSIFICATION, "FedPAC: private parts body.head, expected the head alone"),
-        (dict(training=TRAINING.replace(steps=2)), CLASSIFICATION, "method it: training.steps is given too"),
-        ({}, REGRESSION, "method it: the model's task has no classes"),
+        (dict(private="body"), "FedPAC: private parts body.head, expected the head alone"),
+        (dict(training=TRAINING.replace(steps=2)), "method it: training.steps is given too"),
     ],
 )
-def test_what_fedpac_does_not_support_is_rejected(options, task, message):
+def test_what_fedpac_does_not_support_is_rejected(options, message):
     with pytest.raises(UserError, match=f"^{message}") as error:
-        FedAvg(methods={"it": FedPAC()}, **options).check(Model(TwoLayers(3), (1, 1, 2), task=task))
+        FedAvg(methods={"it": FedPAC()}, **options).check(Model(TwoLayers(3), (1, 1, 2)))
     assert "\n" not in str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""Methods whose clients use models of their own: values by hand, and two rounds of PFLlib's own classes.
+"""Methods whose clients use models of their own: two rounds of PFLlib's own classes, and regularizers next to them.
 
 What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
 """

@@ -26,7 +26,7 @@ from personal_case import (
 )
 from personal_case import variables as of
 
-from fedjax_collapse import CLASSIFICATION, REGRESSION, FedAvg, Model, UserError, engine
+from fedjax_collapse import FedAvg, Model, UserError, engine
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedALA, FedProto
 from fedjax_collapse.methods._prototypes import Prototypes
@@ -152,11 +152,9 @@ def test_the_next_round_of_fedala_starts_from_what_own_tests_score():
         (FedALA(), dict(private="head"), "FedALA: part 'head' has no params that the server changes"),
         (FedALA("none"), {}, "FedALA: part 'none' has no params"),
         (FedALA(), dict(training=TRAINING.replace(freeze="head")), "FedALA: part 'head' has no params"),
-        (FedProto(), {}, "method it: the model's task has no classes"),
     ],
 )
-def test_what_does_not_go_together_is_rejected(method, options, message):
-    task = REGRESSION if isinstance(method, FedProto) else CLASSIFICATION
+def test_what_fedala_cannot_mix_is_rejected(method, options, message):
     with pytest.raises(UserError, match=f"^{message}") as error:
-        FedAvg(methods={"it": method}, **options).check(Model(TwoLayers(3), (1, 1, 2), task=task))
+        FedAvg(methods={"it": method}, **options).check(Model(TwoLayers(3), (1, 1, 2)))
     assert "\n" not in str(error.value)

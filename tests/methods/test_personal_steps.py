@@ -1,4 +1,4 @@
-"""pFedMe: values by hand, and two rounds of PFLlib's own classes."""
+"""pFedMe: two rounds of PFLlib's own classes, and parts that are frozen."""
 
 import numpy as np
 import pytest

@@ -1,21 +1,17 @@
-"""FedPer, FedRep and LG-FedAvg: one client step by step, personal models, and what is rejected."""
+"""FedPer, FedRep and LG-FedAvg: newcomers, personal models, and what is rejected."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_same_bits
 from conftest import run_at_once as run
-from flax import linen
 
 from experiments.configs import base
 from fedjax_collapse import (
     FedAvg,
     FedDecorr,
-    Federation,
     LocalTraining,
     Model,
-    Outputs,
     Participation,
     Phase,
     UserError,
@@ -34,53 +30,9 @@ SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}
 
 
-class Factor(linen.Module):
-    """One parameter, which is multiplied with its input."""
-
-    initial: float
-    part: str
-
-    @linen.compact
-    def __call__(self, inputs):
-        return inputs * self.param("factor", linen.initializers.constant(self.initial), ())
-
-
-class Product(linen.Module):
-    """Logits ``(v h x, 0)`` with ``v`` the body and ``h`` the head."""
-
-    @linen.compact
-    def __call__(self, inputs, mask, train):
-        features = Factor(1.0, "trunk", name="trunk")(inputs)
-        score = Factor(0.5, "head", name="classifier")(features)
-        return Outputs(features, jnp.concatenate([score, jnp.zeros_like(score)], axis=1))
-
-
 @pytest.fixture(scope="module")
 def network(federation):
     return Model(nn.MLP(4, hidden=(7, 6)), federation.input_shape)
-
-
-@pytest.mark.parametrize(
-    ("method", "epochs", "expected"),
-    [
-        (FedRep(1, 1), 1, (None, 0.6887453344)),
-        (FedRep(2, 1), 1, (1.1324308118, 0.9502396833)),
-        (FedRep(2, 2), 1, (1.3193880675, 0.9502396833)),
-        (FedPer(), 1, (1.0943351672, 0.6887453344)),
-        (FedPer(), 2, (1.2516513013, 0.9581835684)),
-        (FedPer(), 3, (1.4412033324, 1.2377945463)),
-        (LGFedAvg(), 3, (1.4412033324, 1.2377945463)),
-    ],
-)
-def test_one_client_with_one_example(float64, method, epochs, expected):
-    """Momentum restarts in each phase, and weight decay acts only on the trained part."""
-    one = np.ones((1, 1))
-    federation = Federation.from_inputs(one, np.zeros(1, int), [[0]], one, np.zeros(1, int), class_names=("a", "b"))
-    training = LocalTraining(epochs, batch_size=1, learning_rate=0.5, momentum=0.5, weight_decay=1e-4)
-    result = run(federation, Model(Product(), (1,)), FedAvg(training, {"it": method}))
-    params = result.personal(0).params
-    for name, value in zip(("trunk", "classifier"), expected, strict=True):
-        assert value is None or float(params[name]["factor"]) == pytest.approx(value, abs=1e-10)
 
 
 @pytest.mark.slow
@@ -160,7 +112,6 @@ def test_parts_of_methods_are_joined(federation):
         ),
         (FedAvg(SIMPLE.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
         (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
-        (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has a phases of its own"),
         (
             FedAvg(SIMPLE.replace(momentum_reset=False), {"fedrep": FedRep()}),
             "method fedrep: training.momentum_reset=False is given too, expected one of them",

@@ -11,7 +11,7 @@ from loss_checks import Z6, evaluate, pad
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 from fedjax_collapse.core.records import Batch, Outputs
-from fedjax_collapse.methods import MOON, FedMR, FedProc, FedUV, StructuredDeCov, VICReg
+from fedjax_collapse.methods import MOON, FedMR, FedUV, StructuredDeCov
 
 
 @pytest.mark.parametrize(("first_round", "expected"), [("received", np.log(2)), ("mask", 0.0)])
@@ -52,13 +52,6 @@ def test_feduv_is_as_strong_as_published(num_classes):
     view = SimpleNamespace(outputs=outputs, batch=SimpleNamespace(mask=jnp.ones(3, bool)))
     assert FedUV().enabled() and FedUV().penalty(view)["variance"].strength == num_classes / 4
     assert FedUV(0.3).penalty(view)["variance"].strength == 0.3
-
-
-@pytest.mark.parametrize(
-    "regularizer", [FedUV(0.1, 0.0), FedUV(0.0, 0.1), FedMR(0.1, 0.0), FedMR(0.0, 0.1), VICReg(0.0, 0.1), FedProc(2.0)]
-)
-def test_one_strength_is_heard(regularizer):
-    assert regularizer.enabled()
 
 
 @pytest.mark.parametrize(

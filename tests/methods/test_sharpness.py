@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 from flax import struct
 
-from fedjax_collapse import FedAvg, LocalTraining, Method, Phase, UserError, engine, option
+from fedjax_collapse import FedAvg, LocalTraining, Method, Phase, engine, option
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.drift.fedasam import FedASAM
 from fedjax_collapse.methods.drift.fedcm import FedCM
@@ -164,15 +164,3 @@ def test_nothing_to_climb(float64):
         places = []
         method.gradient(lambda w, places=places: places.append(w) or {"w": A @ w["w"]}, params, view)
         assert_same_bits(places[-1], params)
-
-
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        ([FedSAM(), FedLESAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
-        ([FedASAM(), FedSAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
-    ],
-)
-def test_invalid_values_are_rejected(methods, message):
-    with pytest.raises(UserError, match=message):
-        FedAvg(methods={str(number): method for number, method in enumerate(methods)}).check()

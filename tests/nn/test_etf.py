@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 from reference.rounds import TRAINING
 
-from fedjax_collapse import REGRESSION, Batch, FedAvg, Model, Outputs, UserError, nn
+from fedjax_collapse import Batch, FedAvg, Model, Outputs, UserError, nn
 from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.classifier.fedetf import FedETF
 from fedjax_collapse.methods.classifier.fedgela import FedGELA
@@ -156,19 +156,13 @@ def test_equal_counts_are_federated_averaging(float64, federation, method):
         (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
         (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),
         (ETF, FedDrPlus(), "FedDrPlus: expected cosines of the features as logits; set network.head=.simplex"),
-        (ETF, {"a": FedETF(), "b": FedGELA()}, "methods a and b: each has a task of its own"),
     ],
 )
 def test_wrong_values(federation, head, method, message):
-    methods = method if isinstance(method, dict) else {"it": method}
     with pytest.raises(UserError, match=message):
-        FedAvg(TRAINING, methods).check(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape))
+        FedAvg(TRAINING, {"it": method}).check(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape))
 
 
-@pytest.mark.slow
-def test_other_tasks_and_single_classes(federation):
-    model = Model(nn.MLP(4, hidden=(6,), head=ETF), federation.input_shape, task=REGRESSION)
-    with pytest.raises(UserError, match="FedETF: expected the task of classification"):
-        FedAvg(TRAINING, {"it": FedETF()}).check(model)
+def test_a_single_class():
     with pytest.raises(UserError, match="1 classes on 1 features"):
         Model(nn.MLP(1, head=ETF), (8, 8, 2)).initial_shapes()
