@@ -16,7 +16,6 @@ from fedjax_collapse import (
     Fed3R,
     FedAvg,
     FedCGS,
-    FedDecorr,
     Federation,
     LocalTraining,
     Method,
@@ -26,11 +25,11 @@ from fedjax_collapse import (
     nn,
     simulate,
 )
-from fedjax_collapse.nn.task import REGRESSION
 
 X = np.array([[1.0, 0], [2, 1], [0, 1], [1, 1], [-1, 2]])
 Y = np.array([0, 1, 1, 0, 2])
 PARTS = [[0, 1], [2, 3, 4]]
+ONE_BY_ONE = engine.Chunked(1)
 VECTORS = {  # kernel [d, classes] and bias
     "afl": (
         AFL(),
@@ -60,7 +59,7 @@ def linear(inputs, labels, parts, test=None, **options):
     return made, Model(nn.MLP(len(classes), hidden=()), inputs.shape[1:])
 
 
-def first_model(federation, model, method, training=LocalTraining(batch_size=2), client_map=engine.Chunked(1)):  # noqa: B008
+def first_model(federation, model, method, training=LocalTraining(batch_size=2), client_map=ONE_BY_ONE):  # noqa: B008
     """Kernel and bias before the first round."""
     algorithm = FedAvg(training, {"it": method})
     algorithm.check(model)
@@ -120,7 +119,7 @@ def test_any_partition_gives_the_same(float64):
     rng = np.random.default_rng(0)
     inputs, labels = rng.integers(-8, 9, (24, 4)) / 8 + 1, rng.permutation(np.arange(24) % 3)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=8, deadline=None)
     @given(st.lists(st.integers(0, 3), min_size=20, max_size=20), st.permutations(range(24)), st.booleans())
     def check(owners, order, is_long):
         owner = np.r_[range(4), owners]
@@ -134,11 +133,13 @@ def test_any_partition_gives_the_same(float64):
     check()
 
 
-@pytest.mark.parametrize("client_map", [engine.Vectorized(), engine.Chunked(2), engine.Sharded(2, engine.Chunked(1))])
-def test_padded_clients_change_nothing(float64, client_map):
+def test_padded_clients_change_nothing(float64):
+    """Two of three clients side by side, as one after the other."""
     federation, model = linear(X, Y, [[0], [1, 2], [3, 4]])
     for method in METHODS.values():
-        found, expected = (first_model(federation, model, method, client_map=m) for m in (client_map, engine.Loop()))
+        found, expected = (
+            first_model(federation, model, method, client_map=engine.Chunked(at_once)) for at_once in (2, 1)
+        )
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
@@ -152,12 +153,10 @@ def relu_features(count, dim, offset=0.5):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("dependent", [False, True])
-def test_single_precision(name, dependent):
-    """Also of features that are always 0, equal, or sums of others, the predictions are those of double precision."""
+def test_single_precision(name):
+    """Of features that are always 0, equal, or sums of others, the predictions are those of double precision."""
     inputs, labels = relu_features(3000, 64)
-    if dependent:
-        inputs[:, 0], inputs[:, 1], inputs[:, 2] = 0, inputs[:, 3], inputs[:, 4] + inputs[:, 5]
+    inputs[:, 0], inputs[:, 1], inputs[:, 2] = 0, inputs[:, 3], inputs[:, 4] + inputs[:, 5]
     parts = np.array_split(np.arange(3000), 5)
     found = []
     for is_double in (False, True):
@@ -165,7 +164,6 @@ def test_single_precision(name, dependent):
             kernel, bias = first_model(*linear(inputs, labels, parts), METHODS[name], LocalTraining(batch_size=64))
             assert np.isfinite(kernel).all() and kernel.dtype == (np.float64 if is_double else np.float32)
             found.append(inputs.astype(float) @ kernel + bias)
-        jax.clear_caches()
     single, double = (logits - logits.mean(axis=1, keepdims=True) for logits in found)
     np.testing.assert_allclose(single, double, atol=2e-3 * np.abs(double).max())
     assert np.mean(single.argmax(axis=1) == double.argmax(axis=1)) > 0.998
@@ -196,12 +194,12 @@ def data_of_features():
     return linear(inputs[:400], labels[:400], parts, (inputs[400:], labels[400:]))
 
 
-@pytest.mark.parametrize("storage", ["device", "host"])
-def test_the_classifier_is_evaluated_and_stays(storage):
+@pytest.mark.parametrize(("storage", "names"), [("device", ("afl", "fedcgs", "fed3r")), ("host", ("fedcgs, within",))])
+def test_the_classifier_is_evaluated_and_stays(storage, names):
     """In every round, with part of the clients, while nothing is trained; from either storage."""
     federation, model = data_of_features()
     options = dict(rounds=2, key=jax.random.key(0), participation=engine.Participation(0.5), storage=storage)
-    for method in METHODS.values():
+    for method in map(METHODS.get, names):
         algorithm = FedAvg(LocalTraining(learning_rate=0.5, weight_decay=0.1), {"it": method})
         result = simulate(federation, model, algorithm, **options)
         kernel, bias = first_model(federation, model, method, LocalTraining())
@@ -213,24 +211,18 @@ def test_the_classifier_is_evaluated_and_stays(storage):
 
 
 def test_training_starts_from_the_classifier(float64):
-    """A round of the whole model, or a part, is as one that is given the classifier as its initial model."""
+    """A round of the body is as one that is given the classifier as its initial model."""
     federation, _ = data_of_features()
     model = Model(nn.MLP(10, hidden=(8,)), (16,))
     options = dict(rounds=1, key=jax.random.key(0))
     still = simulate(federation, model, FedAvg(LocalTraining(), {"fed3r": Fed3R()}), **options)
-    for freeze in ("none", "head", "body"):
-        training = LocalTraining(learning_rate=0.1, freeze=freeze)
-        tuned = simulate(federation, model, FedAvg(training, {"fed3r": Fed3R(finetune=True)}), **options)
-        given = simulate(federation, model, FedAvg(training), variables=still.variables, **options)
-        assert_same_bits(tuned.variables, given.variables)
-        for part, is_head in (("Dense_0", False), ("Dense_1", True)):
-            fixed = freeze == ("head" if is_head else "body")
-            same = np.array_equal(tuned.variables.params[part]["kernel"], still.variables.params[part]["kernel"])
-            assert same == fixed
-    with_loss = {"feddecorr": FedDecorr(1.0), "fed3r": Fed3R(finetune=True)}
-    other = simulate(federation, model, FedAvg(LocalTraining(learning_rate=0.1), with_loss), **options)
-    assert other.metrics[0]["accuracy"] > 0.2
-    assert not np.array_equal(other.variables.params["Dense_0"]["kernel"], still.variables.params["Dense_0"]["kernel"])
+    training = LocalTraining(learning_rate=0.1, freeze="head")
+    tuned = simulate(federation, model, FedAvg(training, {"fed3r": Fed3R(finetune=True)}), **options)
+    given = simulate(federation, model, FedAvg(training), variables=still.variables, **options)
+    assert_same_bits(tuned.variables, given.variables)
+    for part, is_head in (("Dense_0", False), ("Dense_1", True)):
+        same = np.array_equal(tuned.variables.params[part]["kernel"], still.variables.params[part]["kernel"])
+        assert same == is_head
 
 
 def test_a_resumed_run_does_not_start_again(tmp_path):
@@ -250,7 +242,6 @@ class NoReport(Method):
 @pytest.mark.parametrize(
     ("algorithm", "model", "message"),
     [
-        (FedAvg(methods={"it": AFL()}), Model(nn.MLP(1), (2,), task=REGRESSION), "method it: .* no classes"),
         (
             FedAvg(methods={"it": AFL()}, private="head"),
             Model(nn.MLP(3), (2,)),
@@ -260,11 +251,6 @@ class NoReport(Method):
             FedAvg(methods={"it": Fed3R()}),
             Model(nn.MLP(3, head=nn.heads.ETF), (2,)),
             r"Fed3R: the head has .*; expected a kernel \[128, 3\] and a bias",
-        ),
-        (
-            FedAvg(methods={"one": Fed3R(finetune=True), "two": AFL(finetune=True)}),
-            Model(nn.MLP(3), (2,)),
-            "methods one and two: each has a first_model",
         ),
         (FedAvg(methods={"it": NoReport()}), Model(nn.MLP(3), (2,)), "method it: it has a hook first_model, expected"),
         (
