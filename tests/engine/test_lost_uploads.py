@@ -77,12 +77,6 @@ def test_where_no_loss_is_asked_for_there_is_none(float64, federation, network):
     assert_close(none.variables, default.variables, 1e-12)
 
 
-def test_one_arrives_even_if_all_are_lost(federation, network):
-    result = run(federation, network, FedAvg(TRAINING), LOST.replace(upload_loss=1.0), rounds=4)
-    assert (result.clients["arrived"].sum(axis=1) == 1).all()
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
-
-
 UNRELIABLE = Participation(
     0.8, engine.Available(0.9, period=8), dropout=0.2, stragglers=0.4, upload_loss=0.4,
     clock=engine.Clock(1.0, step_spread=1.0, deadline=4.0),
@@ -107,17 +101,6 @@ def test_layouts_and_storages_agree(float64, federation, network):
     assert_same_bits(hosted.variables, chunked.variables)
     lost = expected.clients["arrived"] == 0
     assert lost.any() and (expected.clients["arrived"] == 1).any(axis=1).all()
-
-
-@pytest.mark.long
-def test_the_debug_loop(federation, network):
-    algorithm = FedAvg(TRAINING.replace(steps=1))
-    rule = LOST.replace(fraction=0.4)
-    loop = run(federation, network, algorithm, rule, client_map=engine.Loop())
-    expected = run(federation, network, algorithm, rule)
-    assert np.nansum(expected.clients["arrived"]) == 1
-    assert_same_bits(loop.clients["arrived"], expected.clients["arrived"])
-    assert_close(loop.variables, expected.variables, 1e-5)
 
 
 def test_runs_together(float64, federation, network):

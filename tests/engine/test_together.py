@@ -204,11 +204,10 @@ def test_groups_of_a_config(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        dict(methods=dict(scaffold=dict())),
         dict(methods=dict(moon=dict(strength=1.0))),
         dict(network=dict(name="small_cnn"), server=dict(batch_norm="local")),
     ],
-    ids=["scaffold", "moon", "fedbn"],
+    ids=["moon", "fedbn"],
 )
 def test_seeds_of_clients_that_remember_go_together_where_that_is_faster(tmp_path, monkeypatch, change):
     """With runs=auto and storage=auto, which ask for the size of the clients' states."""
