@@ -28,31 +28,22 @@ FAN_OUT = dict(kernel_init="kaiming_fan_out")
 # network, options, classes, image, features, trainable parameters, the same with BatchNorm's statistics and counters
 PUBLISHED = [
     ("mobilenet_v2", {}, 10, (32, 32, 3), 1280, 2_296_922, 2_332_067),
-    ("mobilenet_v2", {}, 100, (32, 32, 3), 1280, 2_412_212, 2_447_357),
     ("mobilenet_v2", {}, 200, (64, 64, 3), 1280, 2_540_312, 2_575_457),
     ("mobilenet_v2", dict(projector="feddecorr"), 10, (32, 32, 3), 256, 3_270_618, 3_305_763),
-    ("mobilenet_v2", dict(projector="feddecorr"), 100, (32, 32, 3), 256, 3_293_748, 3_328_893),
     ("resnet20", {}, 10, (32, 32, 3), 64, 269_722, 271_117),
     ("resnet32", {}, 10, (32, 32, 3), 64, 464_154, 466_457),
     ("resnet18", {}, 10, (32, 32, 3), 512, 11_173_962, 11_183_582),
     ("resnet18", {}, 10, (28, 28, 1), 512, 11_172_810, 11_182_430),
     ("resnet18", FEDUV_18, 100, (32, 32, 3), 512, 11_751_716, 11_763_515),
-    ("resnet18", FEDUV_18, 7, (96, 96, 3), 512, 11_704_007, 11_715_806),
     ("resnet18", MOON, 10, (32, 32, 3), 256, 11_565_386, 11_575_006),
-    ("resnet18", MOON, 100, (32, 32, 3), 256, 11_588_516, 11_598_136),
     ("resnet50", FEDUV_50, 200, (64, 64, 3), 2048, 32_318_728, 32_380_095),
-    ("resnet50", FEDUV_50, 65, (96, 96, 3), 2048, 32_042_113, 32_103_480),
-    ("resnet50", MOON, 10, (32, 32, 3), 256, 28_223_818, 28_276_991),
-    ("resnet50", MOON, 100, (32, 32, 3), 256, 28_246_948, 28_300_121),
     ("resnet50", MOON, 200, (64, 64, 3), 256, 28_272_648, 28_325_821),
     ("wide_resnet", {}, 100, (32, 32, 3), 640, 36_546_980, 36_564_957),
     ("efficientnet_b0", {}, 8, (200, 200, 3), 640, 4_832_516, 4_874_581),
     ("alexnet", {}, 10, (256, 256, 3), 4096, 57_063_498, 57_082_193),
     ("feduv_cnn", dict(projector="feduv"), 10, (96, 96, 3), 256, 161_594, 163_268),
-    ("feduv_cnn", dict(projector="feduv"), 7, (96, 96, 3), 256, 160_823, 162_497),
     ("moon_cnn", MOON, 10, (32, 32, 3), 256, 92_626, 92_626),
     ("moon_cnn", {}, 10, (32, 32, 3), 84, 62_006, 62_006),
-    ("pfllib_cnn", {}, 10, (28, 28, 1), 512, 582_026, 582_026),
     ("pfllib_cnn", {}, 100, (32, 32, 3), 512, 924_708, 924_708),
 ]
 
@@ -217,30 +208,24 @@ def test_features_of_length_zero_have_a_finite_gradient():
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "resnet50", "wide_resnet", "efficientnet_b0", "vit"])
 def test_remat_keeps_less(name):
-    """The same variables; fewer numbers of each example wait for the backward pass."""
+    """The same variables; fewer numbers wait for the backward pass, without the weights, which wait as well."""
     shapes, kept = [], []
     for remat in (False, True):
         model = tiny_model(name, remat=remat)
-        shapes.append(jax.eval_shape(model.init, jax.random.key(0)))
-        batch = batch_of(model.input_shape)
-        few, more = (waiting(model, shapes[-1], jax.tree.map(lambda x, n=n: x[:n], batch)) for n in (2, 6))
-        kept.append(more - few)  # without weights, which wait as well
+        shapes.append(model.variable_shapes())
+        apply = functools.partial(model.apply, batch=batch_of(model.input_shape), train=True)
+        pull = jax.eval_shape(lambda variables, apply=apply: jax.vjp(apply, variables)[1], shapes[-1])
+        weights = {leaf.shape for leaf in jax.tree.leaves(shapes[-1])}
+        kept.append(sum(leaf.size for leaf in jax.tree.leaves(pull) if leaf.shape not in weights))
     assert shapes[0] == shapes[1]
     assert kept[1] < 0.7 * kept[0]
-
-
-def waiting(model, variables, batch):
-    """How many numbers wait for the backward pass."""
-    apply = functools.partial(model.apply, batch=batch, train=True)
-    pull = jax.eval_shape(lambda variables: jax.vjp(apply, variables)[1], variables)
-    return sum(leaf.size for leaf in jax.tree.leaves(pull))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_bfloat16_is_for_computing_only(name):
     """Products are of bfloat16; parameters, statistics, features and logits are not."""
-    model = tiny_model(name, dtype="bfloat16")
-    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.input_shape)
+    model = least_model(name, dtype="bfloat16")
+    variables, batch = model.variable_shapes(), batch_of(model.input_shape)
     program, after = jax.make_jaxpr(functools.partial(training_step, model), return_shape=True)(variables, batch)
     assert {leaf.dtype for leaf in jax.tree.leaves((variables, after))} == {jnp.dtype("float32")}
     products = products_of(program.jaxpr)
@@ -273,7 +258,7 @@ def test_bfloat16_is_near_float32(float64):
 def test_dropout_needs_training_and_a_key(name, draws):
     """One draw for each block (those with a shortcut in EfficientNet, and one before its dense layer)."""
     model = tiny_model(name)
-    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.input_shape)
+    variables, batch = model.variable_shapes(), batch_of(model.input_shape)
 
     def count(train, rngs):
         apply = functools.partial(model.module.apply, train=train, rngs=rngs, mutable=["batch_stats"])
