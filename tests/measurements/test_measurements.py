@@ -110,18 +110,13 @@ def test_what_a_measurement_and_a_result_hold_is_shown_in_one_line(views, federa
     for record, start in (
         (view, "MeasurementView(round 2, local models of "),
         (view.server, "MeasuredModel(variables=Variables(params=<"),
-        (view.server.evaluation, "Evaluation(scores=bool[30], features=float32[30, "),
         (view.server.moments, "Moments(shift=float64["),
         (result.state, "State(server=Server(variables=Variables("),
         (result.variables, "Variables(params=<5 arrays of 148 numbers>, batch_stats=<2 arrays of "),
-        (view.private, "Variables(params={'BatchNorm_0': {'bias': False, "),
         (federation.train, "Examples(inputs=uint8[110, 8, 8, 2], labels=int32[110], mean=float32[2]"),
-        (federation.ownership, "Ownership(rows=int32[5, 40], sizes=int32[5])"),
         (Domains(("a",), np.zeros(99), np.zeros(9)), "Domains(names=('a',), train=float64[99], test=float64[9])"),
         (heterogeneity(counts), "Heterogeneity(sizes=int64[5], classes=int64[5], entropy=float64[5], class_entropy=1."),
         (Divergence(1, "line", {"step": np.arange(99)}), "Divergence(round=1, line='line', arrays=<1 array of 99 "),
-        (Batch(*np.zeros((3, 1, 99))), "Batch(inputs=float64[1, 99], labels=float64[1, 99], mask=float64[1, 99]"),
-        (Outputs(*np.zeros((2, 1, 99))), "Outputs(features=float64[1, 99], logits=float64[1, 99], levels=())"),
         (ClientScores(*np.zeros((4, 99))), "ClientScores(size=float64[99], score=float64[99]"),
     ):
         assert repr(record).startswith(start) and "\n" not in repr(record) and len(repr(record)) < 450, repr(record)
