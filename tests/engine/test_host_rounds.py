@@ -43,7 +43,7 @@ ARMS = {
 SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 MAPS = {"chunked": engine.Chunked(2), "sharded": engine.Sharded(2, engine.Chunked(1))}
 MLP = nn.MLP(4, hidden=(4,))
-NETWORKS = {"recalibrated": nn.SmallCNN(4, channels=(3,))}
+NETWORKS = {"recalibrated": nn.MLP(4, hidden=(3,), norm="batch")}
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def run(federation, network, algorithm, participation, rounds=1, **options):
 def test_the_server_sees_those_that_arrive_and_the_others_go_on(float64, federation, network, arm):
     """The server is that of a run of the arrived alone; every client's state is that of a run without loss."""
     algorithm = ARMS[arm]
-    network = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape) if "recalibrated" in arm else network
+    network = Model(nn.MLP(4, hidden=(3,), norm="batch"), federation.input_shape) if "recalibrated" in arm else network
     result = run(federation, network, algorithm, LOST)
     arrived = np.flatnonzero(result.clients["arrived"][0])
     assert 1 <= len(arrived) < 5 and (result.clients["steps"] > 0).all()

@@ -233,7 +233,7 @@ def test_a_head_that_is_trained_and_thrown_away(federation):
 
 def test_server_optimizer_on_running_statistics(federation):
     """``all`` moves them like params: with a server learning rate of 2, twice as far."""
-    model = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
+    model = Model(nn.MLP(4, hidden=(5,), norm="batch"), federation.input_shape)
     variables = model.init(jax.random.key(0))
     after = {}
     for optimized in ("params", "all"):
