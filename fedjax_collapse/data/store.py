@@ -8,6 +8,7 @@ store reads the index, a few bytes per client, and verifies it; a cohort reads i
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -88,8 +89,8 @@ class StoreWriter:
         normalization = [None if x is None else np.asarray(x, np.float64).tolist() for x in (mean, std)]
         self._facts = {"class_names": list(names), "mean": normalization[0], "std": normalization[1]}
         self._facts |= {"task": task, "source": source}
-        self.done, self.rows, self._written = 0, 0, hashlib.sha256()
-        self._since, self._test_rows = 0, 0
+        self.done = self.rows = self._since = self._test_rows = 0
+        self._written = {name: hashlib.sha256() for name in (_SIZES, _NAMES, _SUMS)}
         self._shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         self._files: dict[str, BinaryIO] = {}
 
@@ -148,28 +149,24 @@ class StoreWriter:
             raise UserError(f"{what}: expected a name of one line")
         arrays = self._checked(what, inputs, labels)
         rows = len(arrays[_LABELS])
+        pieces = {_SIZES: np.int64(rows).tobytes(), _NAMES: name.encode() + b"\n"}
+        pieces[_SUMS] = _checksums(*arrays.values())
         with files.named(self.folder):
-            self._write(name, rows, arrays)
+            for file, piece in (arrays | pieces).items():
+                self._file(file).write(piece)
+        for file, piece in pieces.items():
+            self._written[file].update(piece)
         self.done, self.rows = self.done + 1, self.rows + rows
         self._since += sum(array.nbytes for array in arrays.values())
         if self._since >= _COMMIT_BYTES:
             self._commit()
-
-    def _write(self, name, rows, arrays):
-        for file, array in arrays.items():
-            self._file(file).write(array.data)
-        pieces = {_SIZES: np.int64(rows).tobytes(), _NAMES: name.encode() + b"\n"}
-        pieces[_SUMS] = _checksums(*arrays.values())
-        for file, piece in pieces.items():
-            self._file(file).write(piece)
-            self._written.update(piece)
 
     def add_test(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Appends rows of the common test set; for arguments and errors, see ``add``."""
         arrays = self._checked("store: test rows", inputs, labels)
         with files.named(self.folder):
             for file, array in arrays.items():
-                self._file(_TEST[file]).write(array.data)
+                self._file(_TEST[file]).write(array)
         self._test_rows += len(arrays[_LABELS])
 
     def _checked(self, what, inputs, labels):
@@ -205,8 +202,7 @@ class StoreWriter:
 
     def _write_header(self, name, rows):
         """Writes the header of an array of so many rows; its length does not depend on their number."""
-        kind = {"inputs": _INPUTS, "labels": _LABELS}.get(name.removesuffix(".npy").removeprefix("test_"))
-        if kind is not None:
+        if (kind := name.removeprefix("test_")) in _TEST:
             dtype, shape = self._shapes[kind]
             header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, *shape)}
             np.lib.format.write_array_header_1_0(self._files[name], header)
@@ -222,11 +218,16 @@ class StoreWriter:
         self._progress(self.done, self.rows)
 
     def _note(self):
-        shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
-        point = {"clients": self.done, "rows": self.rows, "written": self._written.hexdigest()}
         lengths = {name: file.tell() for name, file in self._files.items() if name in _OF_CLIENTS}
-        facts = {"version": VERSION, **self._facts, "shapes": shapes, **point, "bytes": lengths}
-        write_json(self.folder / _UNFINISHED, _sealed(facts))
+        point = {"written": self._hashes(), "bytes": lengths}
+        write_json(self.folder / _UNFINISHED, _sealed(self._described() | point))
+
+    def _described(self):
+        shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
+        return {"version": VERSION, "clients": self.done, "rows": self.rows, "shapes": shapes, **self._facts}
+
+    def _hashes(self):
+        return {name: written.hexdigest() for name, written in self._written.items()}
 
     def _resume(self, found):
         """Cuts the files to the last point that was noted, and verifies what was written until then."""
@@ -243,43 +244,43 @@ class StoreWriter:
                 )
         self.done, self.rows, lengths = found["clients"], found["rows"], found["bytes"]
         self._shapes = {file: (np.dtype(kind), tuple(shape)) for file, (kind, shape) in found["shapes"].items()}
-        for name in lengths:
+        for name, length in lengths.items():
             try:
                 self._files[name] = file = files.writing(self.folder / name)
-                size = file.seek(0, os.SEEK_END)
             except OSError as error:
                 raise Damaged(f"{self.folder / name}: cannot be opened ({error.strerror}); {_ANEW}") from error
-            if size < lengths[name]:
+            if file.seek(0, os.SEEK_END) < length:
                 raise Damaged(f"{self.folder / name}: shorter than what was written; {_ANEW}")
-            file.truncate(lengths[name])
-        self._verify(found["written"])
+            file.truncate(length)
+        if self.done:
+            self._verify(found["written"])
         for name, length in lengths.items():
             self._files[name].seek(length)
 
     def _verify(self, written):
         """Raises Damaged unless the clients of the files are those that were written, in this order."""
-        if not self.done:
-            return
-        sizes, sums = (files.read(self.folder / name) for name in (_SIZES, _SUMS))
-        sizes = np.frombuffer(sizes, np.int64)
-        if len(sizes) != self.done or sizes.sum() != self.rows or sizes.min() < 1:
+        for name in self._written:
+            with files.reading(self.folder / name) as file:
+                self._written[name] = hashlib.file_digest(file, "sha256")
+        offsets = self._offsets()
+        if self._hashes() != written or len(offsets) != self.done + 1 or offsets[-1] != self.rows:
             raise Damaged(f"{self.folder}: differs from what was written; {_ANEW}")
-        for name in (_INPUTS, _LABELS):
-            self._files[name].seek(0)
-            self._write_header(name, self.rows)
-            self._files[name].flush()
+        self._count_rows({_INPUTS: self.rows, _LABELS: self.rows})
         arrays = [_mapped(self.folder / name, self.rows) for name in (_INPUTS, _LABELS)]
-        place, first = 0, 0
-        with files.reading(self.folder / _NAMES) as names:
-            for size in sizes.tolist():
-                own = _checksums(*(array[first : first + size] for array in arrays))
-                if own != sums[place : place + len(own)]:
-                    client = names.readline().decode(errors="replace").strip()
-                    raise Damaged(f"{self.folder}: client {client!r} differs from what was written; {_ANEW}")
-                self._written.update(np.int64(size).tobytes() + names.readline() + own)
-                place, first = place + len(own), first + size
-        if self._written.hexdigest() != written:
-            raise Damaged(f"{self.folder}: differs from what was written; {_ANEW}")
+        client = Store(self.folder, {}, offsets, *arrays, _mapped_sums(self.folder)).find_damaged()
+        if client is not None:
+            raise Damaged(f"{self.folder}: client {client!r} differs from what was written; {_ANEW}")
+
+    def _offsets(self):
+        sizes = np.fromfile(self.folder / _SIZES, np.int64)
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def _count_rows(self, rows):
+        """Writes the numbers of rows, by file, into the headers of arrays."""
+        for name, count in rows.items():
+            self._files[name].seek(0)
+            self._write_header(name, count)
+            self._files[name].flush()
 
     def _finish(self):
         """Writes the index and everything that makes the folder a store."""
@@ -288,43 +289,36 @@ class StoreWriter:
         self._commit()
         rows = {_INPUTS: self.rows, _LABELS: self.rows}
         rows |= {name: self._test_rows for name in _TEST.values() if name in self._files}
-        for name, count in rows.items():
-            self._files[name].seek(0)
-            self._write_header(name, count)
-            self._files[name].flush()
-        sizes = np.fromfile(self.folder / _SIZES, np.int64)
+        self._count_rows(rows)
         with files.whole(self.folder / _OFFSETS) as file:
-            np.lib.format.write_array(file, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+            np.lib.format.write_array(file, offsets := self._offsets())
         _check_distinct(self.folder / _NAMES)
-        if counts := self._count_classes(sizes):
-            files.flush([counts])
-        files.flush(self.folder / name for name in rows)
-        shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
-        content = {
-            "version": VERSION, "clients": self.done, "rows": self.rows, "test_rows": self._test_rows,
-            **self._facts, "shapes": shapes, "index": _digest(self.folder, _INDEX), "test": _test_digest(self.folder),
+        counted = [_COUNTS] if self._count_classes(np.diff(offsets)) else []
+        files.flush(self.folder / name for name in (*counted, *rows))
+        content = self._described() | {
+            "test_rows": self._test_rows, "index": _digest(self.folder, _INDEX), "test": _test_digest(self.folder),
         }  # fmt: skip
         write_json(self.folder / _STORE, _sealed(content))
         for name in (_SIZES, _UNFINISHED):
             (self.folder / name).unlink(missing_ok=True)
 
     def _count_classes(self, sizes):
-        """Writes the number of examples of each class at each client, if labels are classes."""
-        dtype, shape = self._shapes[_LABELS]
+        """Writes the number of examples of each class at each client and returns True, if labels are classes."""
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
-        if not num_classes or shape or dtype != np.int32:
-            return None
+        if not num_classes or self._shapes[_LABELS] != (np.int32, ()):
+            return False
         path.unlink(missing_ok=True)
-        labels = np.load(self.folder / _LABELS, mmap_mode="r", allow_pickle=False)
+        labels = _mapped(self.folder / _LABELS, self.rows)
         counts = np.lib.format.open_memmap(path, "w+", np.min_scalar_type(int(sizes.max())), (len(sizes), num_classes))
         first = 0
         for client, size in enumerate(sizes.tolist()):
             counts[client] = np.bincount(labels[first : first + size], minlength=num_classes)
             first += size
         counts.flush()
-        return path
+        return True
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Store:
     """A store that is open for reading; made by ``open_store``.
 
@@ -335,18 +329,15 @@ class Store:
         facts: the content of ``store.json``.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        facts: dict[str, Any],
-        offsets: np.ndarray,
-        inputs: np.ndarray,
-        labels: np.ndarray,
-        checksums: np.ndarray,
-    ):
-        self.folder, self.facts, self.offsets, self.inputs, self.labels = folder, facts, offsets, inputs, labels
-        self.sizes = np.diff(offsets).astype(np.int32)
-        self._checksums = checksums  # [blocks, 16] uint8, memory-mapped
+    folder: Path
+    facts: dict[str, Any]
+    offsets: np.ndarray
+    inputs: np.ndarray
+    labels: np.ndarray
+    _checksums: np.ndarray  # [blocks, 16] uint8, memory-mapped
+
+    def __post_init__(self):
+        self.sizes = np.diff(self.offsets).astype(np.int32)
 
     @property
     def num_clients(self) -> int:
@@ -401,9 +392,9 @@ class Store:
             raise UserError(
                 f"{self.folder}: {self.num_clients} clients, expected {clients}; set clients to at most that"
             )
-        offsets = self.offsets[: clients + 1]
-        inputs, labels = self.inputs[: offsets[-1]], self.labels[: offsets[-1]]
-        return Store(self.folder, self.facts, offsets, inputs, labels, self._checksums)
+        rows = self.offsets[clients]
+        parts = dict(offsets=self.offsets[: clients + 1], inputs=self.inputs[:rows], labels=self.labels[:rows])
+        return dataclasses.replace(self, **parts)
 
     def rows(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of some clients, one client after another, and the number of rows of each.
@@ -445,6 +436,11 @@ class Store:
         Raises:
             Damaged: they differ from what was written; the message names the client.
         """
+        if (name := self.find_damaged(ids, most, gathered)) is not None:
+            raise Damaged(f"{self.folder}: rows of client {name!r} differ from what was written; {_AGAIN}")
+
+    def find_damaged(self, ids=None, most=None, gathered=None) -> str | None:
+        """Returns the name of the first client whose rows differ, or None; for the arguments, see ``verify``."""
         ids = np.arange(self.num_clients) if ids is None else np.asarray(ids)
         ids = ids[ids < self.num_clients]
         sizes, width = self.sizes[ids].astype(int), _rows_of_block(self.inputs)
@@ -461,8 +457,8 @@ class Store:
         expected = self._checksums[np.repeat(self._first_blocks[ids], counts) + number]
         if found != expected.tobytes():
             wrong = (np.frombuffer(found, np.uint8).reshape(-1, SIZE) != expected).any(axis=1).argmax()
-            name = self.names[np.repeat(ids, counts)[wrong]]
-            raise Damaged(f"{self.folder}: rows of client {name!r} differ from what was written; {_AGAIN}")
+            return self.names[np.repeat(ids, counts)[wrong]]
+        return None
 
     @functools.cached_property
     def _first_blocks(self):
@@ -528,12 +524,9 @@ def open_store(folder: Path | str) -> Store:
     """
     folder = Path(folder)
     if not (folder / _STORE).is_file():
-        is_half = (folder / _UNFINISHED).is_file()
-        hint = (
-            "an unfinished store; start its conversion again, which continues"
-            if is_half
-            else "not a store, which fedjax-collapse convert writes"
-        )
+        hint = "not a store, which fedjax-collapse convert writes"
+        if (folder / _UNFINISHED).is_file():
+            hint = "an unfinished store; start its conversion again, which continues"
         raise UserError(f"{folder}: {hint} ({_STORE} is missing)")
     facts = _read_json(folder / _STORE)
     if facts.get("version") != VERSION:
@@ -568,10 +561,13 @@ def _open(folder, facts):
     examples = [_mapped(folder / name, rows, shapes[name]) for name in (_INPUTS, _LABELS)]
     if offsets[0] != 0 or offsets[-1] != rows or np.diff(offsets).min() < 1:
         raise Damaged(f"{folder / _OFFSETS}: offsets do not ascend from 0 to the {rows} rows; {_AGAIN}")
-    sums = np.memmap(folder / _SUMS, np.uint8, "r").reshape(-1, SIZE)
     for name in ("test_rows", "class_names", "mean", "std", "task"):
         facts[name]
-    return Store(folder, facts, offsets, *examples, sums)
+    return Store(folder, facts, offsets, *examples, _mapped_sums(folder))
+
+
+def _mapped_sums(folder):
+    return np.memmap(folder / _SUMS, np.uint8, "r").reshape(-1, SIZE)
 
 
 def _mapped(path, rows, kind=None):
