@@ -34,13 +34,10 @@ from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources import glyph_images as drawing
 from fedjax_collapse.data.sources import normalisations
 from fedjax_collapse.data.sources.natural import arrow as arrow
-from fedjax_collapse.data.sources.natural import csv as csv
 from fedjax_collapse.data.sources.natural import leaf as leaf
 from fedjax_collapse.data.sources.natural import parquet as parquet
 from fedjax_collapse.data.sources.natural import pfl as pfl
 from fedjax_collapse.data.sources.natural import pfllib as pfllib
-from fedjax_collapse.data.sources.natural import table as table
-from fedjax_collapse.data.sources.natural import texts as texts
 from fedjax_collapse.data.sources.natural import tff as tff
 from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.sources.standard import cifar10 as cifar10
@@ -51,6 +48,9 @@ from fedjax_collapse.data.sources.standard import stl10 as stl10
 from fedjax_collapse.data.sources.standard import svhn as svhn
 from fedjax_collapse.data.sources.standard import tfds as tfds
 from fedjax_collapse.data.sources.standard import torchvision as torchvision
+from fedjax_collapse.data.sources.tables import csv as csv
+from fedjax_collapse.data.sources.tables import table as table
+from fedjax_collapse.data.sources.tables import texts as texts
 from fedjax_collapse.schema.options import Count, Interval, Natural, Seed, checked
 
 
@@ -194,7 +194,8 @@ def npz(path: str | Path, channels_first: bool = False, normalisation: str = "un
     """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a NumPy file.
 
     The names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are accepted; ``class_names``,
-    ``domains``, ``test_domains`` and ``domain_names`` are optional.
+    ``domains``, ``test_domains`` and ``domain_names`` are optional, as are ``owners``, ``test_owners`` and
+    ``client_names``.
 
     Args:
         channels_first: whether images are [examples, channels, height, width], as PyTorch has them.
@@ -202,7 +203,7 @@ def npz(path: str | Path, channels_first: bool = False, normalisation: str = "un
     Raises:
         UserError: if the file cannot be read or has other arrays.
     """
-    return from_arrays(tabular.read_arrays(path, channels_first), normalisation)
+    return from_arrays(tabular.read_arrays(path, channels_first=channels_first), normalisation)
 
 
 @checked
@@ -216,7 +217,7 @@ def features(path: str | Path) -> Source:
     Raises:
         UserError: if the file cannot be read or has other arrays.
     """
-    arrays = tabular.read_features(path)
+    arrays = tabular.read_arrays(path, "features")
     return Source(**arrays | names_of(arrays), mean=0.0, std=1.0)
 
 

@@ -37,11 +37,11 @@ from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.clients import hdf5, leaf_json, parquet_clients, pfllib_folder, tff_sqlite
 from fedjax_collapse.data.reading.images import encoded, hugging_face
 from fedjax_collapse.data.reading.parts import VALIDATION
-from fedjax_collapse.data.reading.tables import csv_table, number_tables, text_tables
-from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_files, read_once
+from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_files
 from fedjax_collapse.data.sources.normalisations import Normalisation
+from fedjax_collapse.data.sources.tables import table
 from fedjax_collapse.data.stream import Stream
-from fedjax_collapse.schema.options import Count, Natural, Seed, checked
+from fedjax_collapse.schema.options import Count, Natural, Seed
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
 
@@ -103,51 +103,6 @@ def _parquet_clients(
     options = dict(decoding=encoded.Decoding(image_size, channels, scale=scale), class_names=names or ())
     train, test = (functools.partial(parquet_clients.stream_parquet, *part, **options) for part in parts)
     return Stream(str(path), train, test, len(parts[0][0].clients), names, task, normalisation)
-
-
-@checked
-def csv(
-    path: str | Path,
-    image_folder: str | Path = "",
-    test_file: str | Path = "",
-    image_column: str = "image_id",
-    label_column: str = "class",
-    client_column: str = "user_id",
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-    classes: tuple[str, ...] = (),
-    image_size: Size = 0,
-    channels: Channels = 3,
-    scale: Scale = None,
-    normalisation: Normalisation = "unit",
-) -> Source:
-    """Images in files, with their classes and natural clients in a csv file: Google Landmarks, iNaturalist.
-
-    An image is named by its path below ``image_folder``, or by its file's name, with or without suffix.
-
-    Args:
-        image_folder: the folder with the images, also in subfolders; empty for the folder of the csv file.
-        test_file: the csv file of the test part, which may have no clients; empty to hold out part of each client's.
-        image_column: the column with the names of images.
-        label_column: the column with the classes, integers or names.
-        client_column: the column with the natural clients.
-
-    Raises:
-        UserError: if a file is missing or unreadable, or a line not as expected; the message names it.
-    """
-    file, test = Path(path).absolute(), test_file and Path(test_file).absolute()
-    folder = Path(image_folder).absolute() if image_folder else file.parent
-    columns = csv_table.TextColumns(image_column, label_column, client_column)
-    places = [place for place in (file, test, folder) if place]
-    decoding = encoded.Decoding(image_size, channels, scale=scale)
-    divided = columns, test_fraction, seed
-    options = dict(test=test, divided=divided, classes=classes, decoding=decoding, normalisation=normalisation)
-
-    def read():
-        listing = csv_table.list_csv(file, test or None, folder, *divided)
-        return encoded.decode_listing(listing, classes, decoding)
-
-    return read_once("csv", options, places, read)
 
 
 @from_files
@@ -273,80 +228,6 @@ def pfl(
     train, test = (functools.partial(hdf5.stream, path, part, encode, max_examples) for part in (train_part, test_part))
     kind = ("next_word",) if are_tokens else ("multi_label", normalisation)
     return Stream(str(path), train, test, hdf5.count_clients(path, train_part), names, *kind)
-
-
-@from_files
-def texts(
-    path: str | Path,
-    task: Annotated[str, ("classification", "next_word", "next_character")] = "classification",
-    text_column: str = "",
-    label_column: str = "",
-    client_column: str = "",
-    validation: Annotated[str, VALIDATION] = "unused",
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-    classes: tuple[str, ...] = (),
-    vocabulary: str | Path = "",
-    vocabulary_size: Count = 10_000,
-    length: Natural = 0,
-) -> Arrays:
-    """Texts in a csv, tsv or jsonl file, or in a folder of such, Parquet or Arrow files, in the layout of ``parquet``.
-
-    A text is classified (Sentiment140), its words are predicted (``next_word``), or the text is one of LEAF's windows
-    of Shakespeare and the label the character after it (``next_character``, which is classified: 80 classes).
-
-    Args:
-        task: classification, next_word or next_character.
-        text_column: the column with the texts; empty to find it.
-        label_column: the column with the classes, integers or names; empty to find it.
-        client_column: the column with the natural clients, such as ``user``.
-        classes: names of the classes to read, in their new order, such as ("0", "4"); none selects all.
-
-    Raises:
-        UserError: if a file is missing, unreadable or not as expected; the message names it.
-    """
-    columns = text_tables.TextColumns(text_column, label_column, client_column)
-    size = length or (20 if task == "next_word" else 25)
-    reading = text_tables.Reading(task, vocabulary, vocabulary_size, size, classes)
-    arrays = text_tables.read_texts(path, columns, reading, validation, test_fraction, seed)
-    return arrays | {"task": np.array("next_word" if task == "next_word" else "classification")}
-
-
-@from_files
-def table(
-    path: str | Path,
-    label_column: str = "",
-    client_column: str = "",
-    feature_columns: tuple[str, ...] = (),
-    test_file: str | Path = "",
-    validation: Annotated[str, VALIDATION] = "unused",
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-    standardised: bool = False,
-) -> Stream:
-    """A table of numbers: a csv, tsv, jsonl, Parquet or Arrow file, or a folder of such in the layout of ``parquet``.
-
-    Each row is an example, each number of it a feature. Without a test part, some of each client's examples, or of each
-    class, are held out. The network is ``mlp``, with ``hidden=()`` the linear model.
-
-    Args:
-        label_column: the column with the classes, integers or names; empty to find it.
-        client_column: the column with the natural clients, such as ``hospital``; empty if there are none.
-        feature_columns: the columns with the features; none takes all others.
-        test_file: the file of the test part, with clients or without.
-        standardised: whether each feature becomes one of mean 0 and standard deviation 1 on the training part.
-
-    Raises:
-        UserError: if a file is missing, unreadable or not as expected; the message names it and the row.
-    """
-    columns = number_tables.NumberColumns(label_column, client_column, feature_columns)
-    train, test, names = number_tables.read_numbers(Path(path), test_file, columns, validation, test_fraction, seed)
-    scale: str | tuple = ""
-    if standardised:
-        std = train.features.std(0, dtype=float)
-        scale = tuple(train.features.mean(0, dtype=float)), tuple(np.where(std > 0, std, 1))
-    parts = (functools.partial(number_tables.stream_rows, part) for part in (train, test))
-    return Stream(str(path), *parts, len(set(train.clients)), tuple(names), normalisation=scale)
 
 
 @from_files

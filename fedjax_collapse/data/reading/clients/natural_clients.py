@@ -27,7 +27,7 @@ def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> di
     tested.
     """
     known = _ordered(set(train))
-    known += _ordered(set(test or ()) - set(train))
+    known += _ordered(set(() if test is None else test) - set(train))
     number = {client: row for row, client in enumerate(known)}
     parts = {"owners": train} if test is None else {"owners": train, "test_owners": test}
     owners = {key: np.array([number[client] for client in part], np.int32) for key, part in parts.items()}

@@ -1,5 +1,6 @@
 """Images or features in an ``npz`` file, and names of classes for data without names."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,47 +13,68 @@ from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.untrusted import Allowance, Implausible, check_member
 
 _DOMAINS = ("domains", "test_domains", "domain_names")
-_ARRAYS = (  # names of training images, training labels, test images and test labels: ours, Keras', MedMNIST's
-    ("images", "labels", "test_images", "test_labels"),
-    ("x_train", "y_train", "x_test", "y_test"),
-    ("train_images", "train_labels", "test_images", "test_labels"),
-)
+_ARRAYS = {  # names of training examples, training labels, test examples and test labels
+    "images": (  # ours, Keras', MedMNIST's
+        ("images", "labels", "test_images", "test_labels"),
+        ("x_train", "y_train", "x_test", "y_test"),
+        ("train_images", "train_labels", "test_images", "test_labels"),
+    ),
+    "features": (("features", "labels", "test_features", "test_labels"),),
+}
+_OPTIONAL = ("class_names", *_DOMAINS, "owners", "test_owners", "client_names")
 _EXPECTED = {  # type, number of axes, and these in words
     "images": ("uint8", 4, "[examples, height, width(, channels)]"),
     "features": ("float32", 2, "[examples, features]"),
 }
-_FEATURES = (("features", "labels", "test_features", "test_labels"),)
-_OWNERS = ("owners", "test_owners")
+_NAMED = {"labels": "class_names", "domains": "domain_names", "owners": "client_names"}  # indices, and their names
 
 
-def read_arrays(path: str | Path, channels_first: bool = False) -> dict[str, np.ndarray]:
-    """Reads the fields of ``Source`` from an ``npz`` file of images; domains and names are optional.
+def read_arrays(path: str | Path, what: str = "images", channels_first: bool = False) -> dict[str, np.ndarray]:
+    """Reads the fields of ``Source`` from an ``npz`` file; domains, owners and names are optional.
+
+    Args:
+        path: the file.
+        what: ``images`` or ``features``.
+        channels_first: whether images have their channels before height and width.
 
     Raises:
         UserError: if the file cannot be read, if it lacks arrays of the known names, types and shapes, if images have
-            their channels first but not ``channels_first``, or if a label has no class.
+            their channels first but not ``channels_first``, or if a label, domain or owner has no name.
     """
-    keys, arrays = _load_arrays(path, _ARRAYS, ("class_names", *_DOMAINS))
-    for key in keys[::2]:
-        arrays[key] = channels_last(f"{path}: {key}", arrays[key], channels_first)
-    return _checked(path, "images", keys, arrays)
-
-
-def read_features(path: str) -> dict[str, np.ndarray]:
-    """Reads the fields of ``Source`` from an ``npz`` file of features; owners and their names are optional, too.
-
-    Raises:
-        UserError: as in ``read_arrays``; if the owners of a part are not one for each example.
-    """
-    keys, arrays = _load_arrays(path, _FEATURES, ("class_names", "client_names", *_DOMAINS, *_OWNERS))
-    fields = _checked(path, "features", keys, arrays)
-    for name in _OWNERS:
-        labels = fields[name.replace("owners", "labels")]
-        if name in arrays and (arrays[name].shape != labels.shape or arrays[name].dtype.kind not in "iu"):
-            raise UserError(f"{path}: {name} are no {labels.size} integers; expected one for every label")
-        if name in arrays and "client_names" in arrays:
-            _check_range(path, name, arrays[name], arrays["client_names"])
-    return fields | {name: arrays[name] for name in (*_OWNERS, "client_names") if name in arrays}
+    keys, found = _load_arrays(path, what)
+    arrays = dict(zip(_ARRAYS["images"][0], map(found.pop, keys), strict=True))  # the others are optional
+    if 0 < len(given := [name for name in found if name in _DOMAINS]) < len(_DOMAINS):
+        raise UserError(f"{path}: holds {', '.join(given)}; expected all of {', '.join(_DOMAINS)}, or none")
+    for prefix, key in (("", keys[0]), ("test_", keys[2])):
+        images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"].squeeze()
+        if what == "images":
+            images = channels_last(f"{path}: {key}", images, channels_first)
+            images = images[..., None] if images.ndim == 3 else images
+        kind, axes, shape = _EXPECTED[what]
+        fits = images.ndim == axes and images.size and len(images) == labels.size
+        if images.dtype != kind or labels.dtype.kind not in "iu" or not fits:
+            raise UserError(
+                f"{path}: {prefix}{what} are {images.dtype}{list(images.shape)} for {labels.size} labels of "
+                f"{labels.dtype}; expected {kind} {shape} with an integer label each; convert and save them again"
+            )
+        arrays |= {f"{prefix}images": images, f"{prefix}labels": labels.reshape(-1)}
+    shape, test_shape = (arrays[name].shape[1:] for name in ("images", "test_images"))
+    if shape != test_shape:
+        raise UserError(f"{path}: training {what} are {shape}, test {what} {test_shape}; expected the same shape")
+    arrays = {"class_names": np.array(numbered(path, arrays["labels"]))} | found | arrays
+    for prefix, (field, names) in itertools.product(("", "test_"), _NAMED.items()):
+        values, labels = arrays.get(f"{prefix}{field}"), arrays[f"{prefix}labels"]
+        if values is None:
+            continue
+        if values.shape != labels.shape or values.dtype.kind not in "iu":
+            raise UserError(f"{path}: {prefix}{field} are no {labels.size} integers; expected one for every label")
+        known = arrays.get(names)
+        if known is not None and (known.ndim != 1 or not 0 <= values.min() <= values.max() < len(known)):
+            raise UserError(
+                f"{path}: {prefix}{field} are {values.min()} to {values.max()}, but there are {known.size} names for "
+                "them; correct one or the other"
+            )
+    return arrays
 
 
 def numbered(path: str | Path, labels: Sequence[int] | np.ndarray) -> list[str]:
@@ -119,46 +141,15 @@ def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], 
     return names, class_of
 
 
-def _checked(path, what, keys, arrays):
-    """Returns the fields of ``Source`` from a file's arrays, ``keys`` of which hold what it is of, and labels."""
-    optional = {name: arrays[name] for name in ("class_names", *_DOMAINS) if name in arrays}
-    if 0 < len(optional.keys() & set(_DOMAINS)) < len(_DOMAINS):
-        raise UserError(f"{path}: holds {', '.join(optional)}; expected all of {', '.join(_DOMAINS)}, or none")
-    arrays = dict(zip(_ARRAYS[0], (arrays[key] for key in keys), strict=True))
-    for prefix in ("", "test_"):
-        images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"].squeeze()
-        images = images[..., None] if images.ndim == 3 and what == "images" else images
-        kind, axes, shape = _EXPECTED[what]
-        fits = images.ndim == axes and images.size and len(images) == labels.size
-        if images.dtype != kind or labels.dtype.kind not in "iu" or not fits:
-            raise UserError(
-                f"{path}: {prefix}{what} are {images.dtype}{list(images.shape)} for {labels.size} labels of "
-                f"{labels.dtype}; expected {kind} {shape} with an integer label each; convert and save them again"
-            )
-        arrays |= {f"{prefix}images": images, f"{prefix}labels": labels.reshape(-1)}
-    shape, test_shape = (arrays[name].shape[1:] for name in ("images", "test_images"))
-    if shape != test_shape:
-        raise UserError(f"{path}: training {what} are {shape}, test {what} {test_shape}; expected the same shape")
-    optional.setdefault("class_names", np.array(numbered(path, arrays["labels"])))
-    for prefix in ("", "test_"):
-        labels, domains = arrays[f"{prefix}labels"], optional.get(f"{prefix}domains")
-        _check_range(path, f"{prefix}labels", labels, optional["class_names"])
-        if domains is None:
-            continue
-        if domains.shape != labels.shape or domains.dtype.kind not in "iu":
-            raise UserError(f"{path}: {prefix}domains are no {labels.size} integers; expected one for every label")
-        _check_range(path, f"{prefix}domains", domains, optional["domain_names"])
-    return {**optional, **arrays}
-
-
-def _load_arrays(path, known, optional):
-    """Returns the names of images and labels, the first of the ``known`` that are there, and these and other arrays."""
+def _load_arrays(path, what):
+    """Returns the names of the arrays that are needed, the first ones of ``_ARRAYS`` that are there, and all arrays."""
+    known = _ARRAYS[what]
     check_is_file(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             names = stored.files
             keys = next((keys for keys in known if all(key in names for key in keys)), ())
-            wanted, allowance = [name for name in (*keys, *optional) if name in names], Allowance(path)
+            wanted, allowance = [name for name in (*keys, *_OPTIONAL) if name in names], Allowance(path)
             for name in wanted:
                 check_member(stored.zip, f"{name}.npy", allowance)
             arrays = {name: stored[name] for name in wanted}
@@ -173,12 +164,3 @@ def _load_arrays(path, known, optional):
     if not keys:
         raise UserError(f"{path}: holds {', '.join(names) or 'nothing'}; expected {', '.join(known[0])}")
     return keys, arrays
-
-
-def _check_range(path, what, values, names):
-    """Raises UserError if a value is not an index into the names."""
-    if names.ndim != 1 or not 0 <= values.min() <= values.max() < len(names):
-        raise UserError(
-            f"{path}: {what} are {values.min()} to {values.max()}, but there are {names.size} names for them; "
-            f"correct one or the other"
-        )
