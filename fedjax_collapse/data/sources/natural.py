@@ -29,80 +29,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
-from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients import hdf5, leaf_json, parquet_clients, pfllib_folder, tff_sqlite
-from fedjax_collapse.data.reading.images import encoded, hugging_face
-from fedjax_collapse.data.reading.parts import VALIDATION
-from fedjax_collapse.data.source import Channels, Scale, Share, Size, Source, from_files
+from fedjax_collapse.data.reading.clients import hdf5, leaf_json, pfllib_folder, tff_sqlite
+from fedjax_collapse.data.source import Channels, Size, from_files
+from fedjax_collapse.data.sources.hugging_face import parquet_clients
 from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.sources.tables import table
 from fedjax_collapse.data.stream import Stream
-from fedjax_collapse.schema.options import Count, Natural, Seed
+from fedjax_collapse.schema.options import Count, Natural
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
-
-
-def _tables(kind: str, what: str) -> Callable[..., Source]:
-    """Returns the source of a folder of files of a kind, in Hugging Face's layout."""
-
-    def read(
-        path: str | Path,
-        image_column: str = "",
-        label_column: str = "",
-        client_column: str = "",
-        coarse_column: str = "",
-        task: Annotated[str, ("classification", "multi_label")] = "classification",
-        validation: Annotated[str, VALIDATION] = "unused",
-        test_fraction: Share = 0.2,
-        seed: Seed = 0,
-        classes: tuple[str, ...] = (),
-        image_size: Size = 0,
-        channels: Channels = 3,
-        scale: Scale = None,
-        normalisation: Normalisation = "unit",
-    ) -> Arrays:
-        columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column, task == "multi_label")
-        listing = hugging_face.list_tables(path, kind, columns, validation, test_fraction, seed)
-        arrays = encoded.decode_listing(listing, classes, encoded.Decoding(image_size, channels, scale=scale))
-        return arrays | {"task": np.array(task)}
-
-    read.__name__ = read.__qualname__ = kind.lower()
-    read.__doc__ = f"""A folder of {kind} files in Hugging Face's layout{what}
-
-    Without test files, part of the examples of each client, or of each class, is held out.
-
-    Args:
-        task: ``multi_label`` where an example has a list of labels by name (FLAIR).
-
-    Raises:
-        UserError: if a file is missing or unreadable; the message names it.
-    """
-    return from_files(read)
-
-
-parquet = _tables("Parquet", ": ``train*.parquet`` and ``test*.parquet``.")
-arrow = _tables("Arrow", ", as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.")
-
-
-def _parquet_clients(
-    path, image_column, label_column, client_column, coarse_column, task, validation, test_fraction, seed, classes,
-    image_size, channels, scale, normalisation,
-):  # fmt: skip
-    """Returns the stream of Parquet files with a column of clients, in the order in which these first appear."""
-    if classes or coarse_column:
-        raise UserError("data.classes and data.coarse_column: not read client by client; leave them out")
-    if scale == "max":
-        raise UserError("data.scale=max: not known client by client; give the number")
-    columns = hugging_face.Columns(image_column, label_column, client_column, "", task == "multi_label")
-    parts = parquet_clients.open_parquet(path, columns, validation, test_fraction, seed)
-    names = parts[0][0].class_names
-    options = dict(decoding=encoded.Decoding(image_size, channels, scale=scale), class_names=names or ())
-    train, test = (functools.partial(parquet_clients.stream_parquet, *part, **options) for part in parts)
-    return Stream(str(path), train, test, len(parts[0][0].clients), names, task, normalisation)
 
 
 @from_files
@@ -247,7 +184,7 @@ def pfllib(path: str | Path) -> Stream:
 
 
 STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
-    "parquet": _parquet_clients,
+    "parquet": parquet_clients,
     **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
 }
 

@@ -18,7 +18,7 @@ from fedjax_collapse.data.reading.images import standard_sets, tfds_listing, tor
 from fedjax_collapse.data.reading.images.encoded import Decoding, decode_listing
 from fedjax_collapse.data.source import Channels, Scale, Size, Source, read_once
 from fedjax_collapse.data.sources import normalisations
-from fedjax_collapse.data.sources.natural import parquet
+from fedjax_collapse.data.sources.hugging_face import parquet
 from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.schema.options import checked
 

@@ -11,7 +11,7 @@ from experiments.commands import convert as command
 from experiments.commands.show_partition import describe
 from fedjax_collapse import Federation, partition, sources
 from fedjax_collapse.data import store as stores
-from fedjax_collapse.data.reading.clients import parquet_clients
+from fedjax_collapse.data.sources import hugging_face
 from fedjax_collapse.data.store import open_store
 
 
@@ -97,7 +97,7 @@ def test_it_continues_where_it_was_interrupted(tmp_path, stackoverflow, monkeypa
 @pytest.mark.parametrize("most", [1, 10**9])
 def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
     """In one batch, and one client a batch, which reads of each row group only its rows."""
-    monkeypatch.setattr(parquet_clients, "BATCH_BYTES", most)
+    monkeypatch.setattr(hugging_face, "BATCH_BYTES", most)
     flair(tmp_path / "flair", group=2)
     options = dict(client_column="user_id", task="multi_label", normalisation="imagenet")
     store = converted(

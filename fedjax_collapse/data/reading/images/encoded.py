@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.clients.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.listings import check_is_file
-from fedjax_collapse.data.reading.tables.tabular import class_order
 from fedjax_collapse.data.reading.text import multi_hot
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # for others Pillow may start programs
@@ -119,29 +118,6 @@ def divide(
     is_test = hold_out(path, clients, classes, test_fraction, seed)
     train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
     return train, test
-
-
-def named_classes(train: Sequence[Encoded], test: Sequence[Encoded]) -> tuple[list[Encoded], list[Encoded], list[str]]:
-    """Returns the examples with numbers in the place of the names of classes, and these in order.
-
-    Raises:
-        UserError: if a label is no name, or one that training does not have.
-    """
-    names = sorted({str(example.label) for example in train}, key=class_order)
-    number = {name: row for row, name in enumerate(names)}
-    return *([each._replace(label=named_class(each, number)) for each in part] for part in (train, test)), names
-
-
-def named_class(example: Encoded, number: Mapping[str, int]) -> int:
-    """Returns the class of an example by its name.
-
-    Raises:
-        UserError: if its label is none of the names.
-    """
-    if example.label not in number:
-        expected = f"one of the {len(number)} classes of training"
-        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
-    return number[example.label]
 
 
 def _checked_label(example, class_names):
