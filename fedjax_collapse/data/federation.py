@@ -8,16 +8,7 @@ import numpy as np
 
 from fedjax_collapse.core.hashing import digest, digest_once
 from fedjax_collapse.core.records import Examples, Ownership, UserError
-from fedjax_collapse.data.arrays import (
-    as_array,
-    as_images,
-    as_labels,
-    as_names,
-    as_numbers,
-    check_named,
-    check_normalized,
-    names_by_number,
-)
+from fedjax_collapse.data import arrays
 from fedjax_collapse.data.domains import Domains, checked_domains
 from fedjax_collapse.data.own_split import OwnSplit
 from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion, rows_of
@@ -68,7 +59,7 @@ class Federation(NamedTuple):
         domains = None
         if source.domains is not None:
             domains = Domains(source.domain_names, source.domains, source.test_domains)
-        images, labels = as_array("train images", source.images), as_array("train labels", source.labels)
+        images, labels = arrays.as_array("train images", source.images), arrays.as_array("train labels", source.labels)
         make = cls.from_inputs if images.ndim == 2 or labels.ndim > 1 else cls.from_arrays
         options = dict(mean=source.mean, std=source.std)
         if images.ndim == 2 and images.dtype.kind in "iu":  # ids of tokens
@@ -82,10 +73,10 @@ class Federation(NamedTuple):
         made = made._replace(task=source.task)
         if source.validation_images is None:
             return made
-        images, labels = source.validation_images, as_numbers("validation labels", source.validation_labels)
+        images, labels = source.validation_images, arrays.as_numbers("validation labels", source.validation_labels)
         if make == cls.from_arrays:
-            images, labels = as_images("validation", images), as_labels("validation labels", labels)
-        check_named(made.class_names, "validation", labels, of_tokens="pad" in options)
+            images, labels = arrays.as_images("validation", images), arrays.as_labels("validation labels", labels)
+        arrays.check_named(made.class_names, "validation", labels, of_tokens="pad" in options)
         return made._replace(common_validation=_examples("validation", images, labels, storage=storage, **options))
 
     @classmethod
@@ -167,9 +158,10 @@ class Federation(NamedTuple):
         """
         check_value("federation: channels_first", channels_first, bool)
         images, test_images = (
-            as_images(name, of_part, channels_first) for name, of_part in (("train", images), ("test", test_images))
+            arrays.as_images(name, of_part, channels_first)
+            for name, of_part in (("train", images), ("test", test_images))
         )
-        labels, test_labels = as_labels("train labels", labels), as_labels("test labels", test_labels)
+        labels, test_labels = arrays.as_labels("train labels", labels), arrays.as_labels("test labels", test_labels)
         return cls.from_inputs(
             images, labels, partition, test_images, test_labels, mean=mean, std=std, class_names=class_names,
             capacity=capacity, domains=domains, storage=storage,
@@ -206,12 +198,12 @@ class Federation(NamedTuple):
         For the other arguments and for errors, see ``from_arrays``.
         """
         check_value("federation: storage", storage, Annotated[str, _IN_MEMORY])
-        labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
+        labels, test_labels = arrays.as_numbers("train labels", labels), arrays.as_numbers("test labels", test_labels)
         if class_names is None:
-            class_names = names_by_number(labels, test_labels)
-        class_names = as_names("data: class_names", class_names)
+            class_names = arrays.names_by_number(labels, test_labels)
+        class_names = arrays.as_names("data: class_names", class_names)
         for name, of_part in (("train", labels), ("test", test_labels)):
-            check_named(class_names, name, of_part, of_tokens=pad is not None)
+            arrays.check_named(class_names, name, of_part, of_tokens=pad is not None)
         check_value("federation: pad", pad, Natural | None)
         train = _examples("train", inputs, labels, mean, std, storage, pad)
         test = _examples("test", test_inputs, test_labels, mean, std, storage, pad)
@@ -414,7 +406,7 @@ def _table(parts):
 
 
 def _examples(name, inputs, labels, mean=None, std=None, storage="device", pad=None):
-    inputs = as_numbers(f"{name} inputs", inputs)
+    inputs = arrays.as_numbers(f"{name} inputs", inputs)
     if not inputs.ndim or not labels.ndim:
         raise UserError(f"{name} data: inputs {inputs.shape} and labels {labels.shape}, expected one of each example")
     if len(inputs) != len(labels) or not len(labels):
@@ -425,7 +417,7 @@ def _examples(name, inputs, labels, mean=None, std=None, storage="device", pad=N
     mean, std = normalization(mean, std, inputs.shape[-1:], name)
     if mean is None:
         return Examples(place(inputs), place(labels), None, None, pad=pad)
-    check_normalized(f"{name} inputs", inputs, mean, std)
+    arrays.check_normalized(f"{name} inputs", inputs, mean, std)
     return Examples(*map(place, (inputs, labels, mean, std)), pad=pad)
 
 
@@ -454,7 +446,9 @@ def normalization(
         return None, None
     given = (("mean", mean, 0), ("std", std, 1))
     with np.errstate(over="ignore"):
-        mean, std = (as_array(f"data: {name}", x if x is not None else y).astype(np.float32) for name, x, y in given)
+        mean, std = (
+            arrays.as_array(f"data: {name}", x if x is not None else y).astype(np.float32) for name, x, y in given
+        )
     fits = {mean.shape, std.shape} <= {(), (1,), channels}
     if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
         expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"

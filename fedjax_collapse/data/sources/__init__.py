@@ -35,7 +35,7 @@ from fedjax_collapse.data.sources import glyph_images as drawing
 from fedjax_collapse.data.sources import normalisations
 from fedjax_collapse.data.sources.hugging_face import arrow as arrow
 from fedjax_collapse.data.sources.hugging_face import parquet as parquet
-from fedjax_collapse.data.sources.natural import leaf as leaf
+from fedjax_collapse.data.sources.leaf import leaf as leaf
 from fedjax_collapse.data.sources.natural import pfl as pfl
 from fedjax_collapse.data.sources.natural import pfllib as pfllib
 from fedjax_collapse.data.sources.natural import tff as tff

@@ -31,51 +31,16 @@ from typing import Annotated
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
-from fedjax_collapse.data.reading.clients import hdf5, leaf_json, pfllib_folder, tff_sqlite
-from fedjax_collapse.data.source import Channels, Size, from_files
+from fedjax_collapse.data.reading.clients import hdf5, pfllib_folder, tff_sqlite
+from fedjax_collapse.data.source import from_files
 from fedjax_collapse.data.sources.hugging_face import parquet_clients
+from fedjax_collapse.data.sources.leaf import leaf
 from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.sources.tables import table
 from fedjax_collapse.data.stream import Stream
 from fedjax_collapse.schema.options import Count, Natural
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
-
-
-@from_files
-def leaf(
-    path: str | Path,
-    image_folder: str | Path = "",
-    image_size: Size = 0,
-    channels: Channels = 3,
-    max_examples: Natural = 0,
-    vocabulary: str | Path = "",
-    vocabulary_size: Count = 10_000,
-    length: Count = 25,
-    normalisation: Normalisation = "unit",
-) -> Stream:
-    """A folder of LEAF, ``train/*.json`` and ``test/*.json``, whose users are natural clients.
-
-    Images are FEMNIST or CelebA. Texts are Shakespeare (windows of 80 characters and the next one, 80 classes),
-    Sentiment140 (two classes) or Reddit (ten tokens and the next ones); the files tell which.
-
-    Args:
-        image_folder: the folder with the images, where the files have only their names (CelebA).
-        image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
-        max_examples: most examples of a user, the first ones; 0 takes all.
-        vocabulary: the file of words, for Sentiment140 and Reddit; empty to count those of the training part.
-        vocabulary_size: the number of words; for Reddit with padding and unknown words.
-        length: words of a tweet.
-
-    Raises:
-        UserError: if a file is missing, damaged, or of other contents; the message names it.
-    """
-    root = Path(path)
-    kind = leaf_json.kind_of(root, vocabulary, vocabulary_size, length, image_folder, image_size, channels)
-    train, test = (
-        functools.partial(leaf_json.stream_leaf, root / part, kind, max_examples) for part in leaf_json.PARTS
-    )
-    return Stream(str(path), train, test, None, kind.class_names, kind.task, normalisation if kind.are_images else "")
 
 
 @from_files

@@ -9,13 +9,19 @@
 * the sequences of a comment, each of ten tokens, and ``target_tokens``: Reddit.
 
 Files are read one at a time, as they hold numbers as text.
+
+Args:
+    path: the folder.
+    channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
+    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
+        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
 
+import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,30 +33,67 @@ from fedjax_collapse.data.reading.images.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import file_below, files_below
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.untrusted import parse_json
-from fedjax_collapse.data.stream import ClientExamples, check_shape
+from fedjax_collapse.data.source import Channels, Size, from_files
+from fedjax_collapse.data.sources.normalisations import Normalisation
+from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.schema.options import Count, Natural
 
-PARTS = ("train", "test")
 _TEXT = 4  # column of a tweet
 
 
-class Kind(NamedTuple):
-    """How ``x`` and ``y`` of a user become inputs and labels."""
+@from_files
+def leaf(
+    path: str | Path,
+    image_folder: str | Path = "",
+    image_size: Size = 0,
+    channels: Channels = 3,
+    max_examples: Natural = 0,
+    vocabulary: str | Path = "",
+    vocabulary_size: Count = 10_000,
+    length: Count = 25,
+    normalisation: Normalisation = "unit",
+) -> Stream:
+    """A folder of LEAF, ``train/*.json`` and ``test/*.json``, whose users are natural clients.
 
-    encode: Callable[[list, list], text.Pair]
-    class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
-    task: str = "classification"
-    are_images: bool = False
+    Images are FEMNIST or CelebA. Texts are Shakespeare (windows of 80 characters and the next one, 80 classes),
+    Sentiment140 (two classes) or Reddit (ten tokens and the next ones); the files tell which.
 
-
-def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator[ClientExamples]:
-    """Yields the users of a part in the order of files, from position ``first`` on, with at most ``most`` examples.
-
-    One file is in memory at a time.
+    Args:
+        image_folder: the folder with the images, where the files have only their names (CelebA).
+        image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
+        max_examples: most examples of a user, the first ones; 0 takes all.
+        vocabulary: the file of words, for Sentiment140 and Reddit; empty to count those of the training part.
+        vocabulary_size: the number of words; for Reddit with padding and unknown words.
+        length: words of a tweet.
 
     Raises:
-        UserError: if a file is missing, damaged, or of other contents, or if a user is in several files; the message
-            names it.
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
+    root, names, task, are_images = Path(path), None, "classification", False
+    _, _, x, y = next(_users(root / "train"))
+    kind = _kind_of_text(x[0], y[0])
+    if kind == "shakespeare":
+        encode, names = _windows, tuple(text.LETTERS)
+    elif kind == "sentiment140":
+        words = _vocabulary(root, vocabulary, vocabulary_size, lambda x: text.words_of(x[_TEXT]))
+        encode, names = functools.partial(_tweets, text.Vocabulary(words), length), ("negative", "positive")
+    elif kind == "reddit":  # LEAF's size is that of padding, unknown words and all tokens that are counted
+        words = _vocabulary(root, vocabulary, max(vocabulary_size - 2, 1), lambda x: itertools.chain.from_iterable(x))
+        known = text.Vocabulary(tuple(word for word in words if word not in text.REDDIT_MARKS))
+        encode, names, task = functools.partial(_comments, known), known.names, "next_word"
+    elif all(isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES for name in x):
+        if not image_folder:
+            raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
+        decoding = Decoding(image_size, channels or channels_of(_files(x[:1], image_folder)[0]))
+        encode, are_images = functools.partial(_photographs, image_folder, decoding), True
+    else:
+        encode, are_images = _encoding_of(x)
+    train, test = (functools.partial(_stream, root / part, encode, max_examples) for part in ("train", "test"))
+    return Stream(str(path), train, test, None, names, task, normalisation if are_images else "")
+
+
+def _stream(folder, encode, most, first: int = 0) -> Iterator[ClientExamples]:
+    """Yields the users of a part in the order of files, from position ``first`` on, with at most ``most`` examples."""
     seen: set[str] = set()
     shape = None
     for place, (file, user, x, y) in enumerate(_users(folder)):
@@ -60,7 +103,7 @@ def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator
         if place < first:
             continue
         try:
-            inputs, labels = kind.encode(x[: most or None], y[: most or None])
+            inputs, labels = encode(x[: most or None], y[: most or None])
             check_shape(shape := shape or inputs.shape[1:], inputs)
         except UserError as error:
             raise UserError(f"{file}: user {user}: {error}") from None
@@ -69,47 +112,6 @@ def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator
                 f"{file}: user {user}: {_reason(error)}; expected images, or the texts of LEAF's data sets"
             ) from None
         yield ClientExamples(user, inputs, labels)
-
-
-def kind_of(
-    path: Path,
-    vocabulary: str | Path,
-    vocabulary_size: int,
-    length: int,
-    image_folder: str | Path,
-    size: int,
-    channels: int,
-) -> Kind:
-    """Returns what a folder holds, by its first user.
-
-    Args:
-        vocabulary: the file with the words of Sentiment140 and Reddit; empty to count those of the training part.
-        vocabulary_size: number of words; LEAF's for Reddit contains padding and unknown words.
-        length: words of a tweet.
-        image_folder: the folder with the images, if files have only their names.
-        size, channels: as in ``Decoding``; 0 channels are those of the first image.
-
-    Raises:
-        UserError: as in ``stream_leaf``.
-    """
-    _, _, x, y = next(_users(path / "train"))
-    kind = _kind_of_text(x[0], y[0])
-    if kind == "shakespeare":
-        return Kind(_windows, tuple(text.LETTERS))
-    if kind == "sentiment140":
-        words = _vocabulary(path, vocabulary, vocabulary_size, lambda x: text.words_of(x[_TEXT]))
-        return Kind(lambda x, y: _tweets(x, y, text.Vocabulary(words), length), ("negative", "positive"))
-    if kind == "reddit":  # LEAF's size is that of padding, unknown words and all tokens that are counted
-        words = _vocabulary(path, vocabulary, max(vocabulary_size - 2, 1), lambda x: itertools.chain.from_iterable(x))
-        known = text.Vocabulary(tuple(word for word in words if word not in text.REDDIT_MARKS))
-        return Kind(lambda x, y: _comments(x, y, known), known.names, "next_word")
-    if _are_files(x):
-        if not image_folder:
-            raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
-        decoding = Decoding(size, channels or channels_of(_files(x[:1], Path(image_folder))[0]))
-        return Kind(lambda x, y: (decode_all(_files(x, Path(image_folder)), decoding), _classes(y)), are_images=True)
-    encode = _encoding_of(x)
-    return Kind(lambda x, y: _numbers(x, y, encode), are_images=encode is _images)
 
 
 def _kind_of_text(x, y):
@@ -125,14 +127,14 @@ def _windows(x, y):
     return text.letters(x), text.letters(y)[:, 0].astype(int)
 
 
-def _tweets(x, y, vocabulary, length):
+def _tweets(vocabulary, length, x, y):
     labels = np.array([int(label) for label in y])
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"y are {y[0]!r:.30}, ..., expected 0 or 1")
     return text.padded_words([text.words_of(tweet[_TEXT]) for tweet in x], vocabulary, length), labels
 
 
-def _comments(x, y, vocabulary):
+def _comments(vocabulary, x, y):
     """Returns the sequences of all comments; targets that do not count are padding."""
     targets = itertools.chain.from_iterable(comment["target_tokens"] for comment in y)
     parts = [*itertools.chain.from_iterable(x)], [*targets]
@@ -142,9 +144,8 @@ def _comments(x, y, vocabulary):
     return pair
 
 
-def _numbers(x, y, encode):
-    labels = _classes(y)
-    return encode(x), labels
+def _photographs(folder, decoding, x, y):
+    return decode_all(_files(x, folder), decoding), _classes(y)
 
 
 def _vocabulary(path, file, size, words_of):
@@ -205,29 +206,25 @@ def _rows(x):
 
 
 def _encoding_of(x):
-    """Returns the function that makes images or features of rows of numbers, as the first user's are."""
+    """Returns the function that makes images or features of rows of numbers, as the first user's are, and which."""
     try:
-        _images(x)
+        _images(x, [0])
     except ValueError:
-        return _features
-    return _images
+        return _features, False
+    return _images, True
 
 
-def _images(x):
-    return as_square(to_levels(_rows(x)))
+def _images(x, y):
+    labels = _classes(y)
+    return as_square(to_levels(_rows(x))), labels
 
 
-def _features(x):
-    rows = _rows(x).astype(np.float32)
+def _features(x, y):
+    labels, rows = _classes(y), _rows(x).astype(np.float32)
     if not np.isfinite(rows).all():
         raise ValueError("x has NaN or infinity, expected finite numbers")
-    return rows
-
-
-def _are_files(x):
-    return all(isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES for name in x)
+    return rows, labels
 
 
 def _files(names, folder):
-    files = [file_below(folder, name, "x") for name in names]
-    return [Encoded(file, str(file), 0) for file in files]
+    return [Encoded(file, str(file), 0) for file in (file_below(Path(folder), name, "x") for name in names)]
