@@ -157,10 +157,8 @@ class Federation(NamedTuple):
             UserError: if shapes, labels or indices are inconsistent, or if ``storage`` is unknown.
         """
         check_value("federation: channels_first", channels_first, bool)
-        images, test_images = (
-            arrays.as_images(name, of_part, channels_first)
-            for name, of_part in (("train", images), ("test", test_images))
-        )
+        images = arrays.as_images("train", images, channels_first)
+        test_images = arrays.as_images("test", test_images, channels_first)
         labels, test_labels = arrays.as_labels("train labels", labels), arrays.as_labels("test labels", test_labels)
         return cls.from_inputs(
             images, labels, partition, test_images, test_labels, mean=mean, std=std, class_names=class_names,
@@ -444,11 +442,9 @@ def normalization(
     """
     if mean is None and std is None:
         return None, None
-    given = (("mean", mean, 0), ("std", std, 1))
+    given = (("mean", 0 if mean is None else mean), ("std", 1 if std is None else std))
     with np.errstate(over="ignore"):
-        mean, std = (
-            arrays.as_array(f"data: {name}", x if x is not None else y).astype(np.float32) for name, x, y in given
-        )
+        mean, std = (arrays.as_array(f"data: {key}", value).astype(np.float32) for key, value in given)
     fits = {mean.shape, std.shape} <= {(), (1,), channels}
     if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
         expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"

@@ -95,7 +95,8 @@ def torchvision(
     def read():
         return decode_listing(torchvision_files.list_files(name, found), classes, decoding)
 
-    return read_once("torchvision", options, torchvision_files.files_of(name, found), read)
+    files = sorted(found.glob(torchvision_files.LAYOUTS[name].files))
+    return read_once("torchvision", options, files, read)
 
 
 @checked

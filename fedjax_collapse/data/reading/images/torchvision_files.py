@@ -27,8 +27,9 @@ _CLOTHES = (  # of Fashion-MNIST
 
 class _Layout(NamedTuple):
     folder: str  # below torchvision's ``root``
-    first_file: str  # by which the folder is known
-    read: Callable[[Path], Listing]
+    parts: tuple[tuple[str, ...], tuple[str, ...]]  # the files of training, by the first of which it is known, and test
+    read: Callable[[Path], list[Encoded]]  # the examples of one of them
+    class_names: Callable[[Path], Sequence[str]]  # of the folder
     files: str = "*"  # all of them, as a pattern
 
 
@@ -43,14 +44,9 @@ def folder_of(name: str, root: Path) -> Path | None:
     others = {Path(other.folder).parts[0] for other in LAYOUTS.values() if other.folder} - {*Path(layout.folder).parts}
     for folder in (root / layout.folder, root, root / Path(layout.folder).name):
         is_other = others & {*folder.absolute().parts}  # MNIST and Fashion-MNIST have files of the same names
-        if not is_other and any(os.path.isfile(folder / f"{layout.first_file}{end}") for end in ("", ".gz")):
+        if not is_other and any(os.path.isfile(folder / f"{layout.parts[0][0]}{end}") for end in ("", ".gz")):
             return folder
     return None
-
-
-def files_of(name: str, folder: Path) -> list[Path]:
-    """Returns the files of such a folder."""
-    return sorted(folder.glob(LAYOUTS[name].files))
 
 
 def list_files(name: str, folder: Path) -> Listing:
@@ -59,7 +55,9 @@ def list_files(name: str, folder: Path) -> Listing:
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
-    return LAYOUTS[name].read(folder)
+    layout = LAYOUTS[name]
+    parts = ([each for file in part for each in _read_with(folder / file, layout.read)] for part in layout.parts)
+    return Listing(*parts, layout.class_names(folder))
 
 
 def _examples(file, images, labels, coarse=None):
@@ -97,40 +95,28 @@ def _unpickled(file):
     return {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
 
 
-def _cifar(meta: str, names: str, train: Sequence[str], test: str, label: str, coarse: str = ""):
-    """Returns the reader of CIFAR-10's or CIFAR-100's folder of pickles."""
-
-    def batch(file):
-        found = _unpickled(file)
-        images, labels, above = (found.get(key) for key in ("data", label, coarse))
-        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32:
-            raise UserError(f"{file}: data of shape {np.shape(images)}, expected [images, 3072]; {_AS_TORCHVISION}")
-        return _examples(file, images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, above)
-
-    def known(file):
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in _unpickled(file).get(names, ())]
-
-    def read(folder):
-        class_names = _read_with(folder / meta, known)
-        parts = ([example for name in part for example in _read_with(folder / name, batch)] for part in (train, [test]))
-        return Listing(*parts, class_names)
-
-    return read
+def _cifar(label: str, coarse: str, file: Path) -> list[Encoded]:
+    found = _unpickled(file)
+    images, labels, above = (found.get(key) for key in ("data", label, coarse))
+    if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32:
+        raise UserError(f"{file}: data of shape {np.shape(images)}, expected [images, 3072]; {_AS_TORCHVISION}")
+    return _examples(file, images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, above)
 
 
-def _mnist(class_names):
-    """Returns the reader of a folder of four IDX files, plain or compressed."""
+def _cifar_names(meta: str, key: str, folder: Path) -> list[str]:
+    def read(file):
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in _unpickled(file).get(key, ())]
 
-    def part(folder, prefix):
-        file = folder / f"{prefix}-images-idx3-ubyte"
-        images = _read_with(file, functools.partial(_idx, axes=3))
-        labels = _read_with(folder / f"{prefix}-labels-idx1-ubyte", functools.partial(_idx, axes=1))
-        return _examples(file, images[..., None], labels)
-
-    return lambda folder: Listing(part(folder, "train"), part(folder, "t10k"), class_names)
+    return _read_with(folder / meta, read)
 
 
-def _idx(file, axes):
+def _mnist(file):
+    """Reads two IDX files, plain or compressed."""
+    labels = file.with_name(file.name.replace("images-idx3", "labels-idx1"))
+    return _examples(file, _idx(3, file)[..., None], _read_with(labels, functools.partial(_idx, 1)))
+
+
+def _idx(axes, file):
     """Reads an IDX file: two zeros, the type (8 is a byte), the number of axes, their lengths, and the bytes."""
     if file.is_file():
         content = file.read_bytes()
@@ -143,25 +129,18 @@ def _idx(file, axes):
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-def _stl10(folder):
-    names = _read_with(folder / "class_names.txt", lambda file: file.read_text(encoding="utf-8").split())
-    return Listing(*(_stl10_part(folder, part) for part in ("train", "test")), names)
-
-
-def _stl10_part(folder, part):
+def _stl10(file):
     """Images are stored by channel and column; classes from 1."""
-    file = folder / f"{part}_X.bin"
-    images = _read_with(file, lambda file: np.fromfile(file, np.uint8).reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1))
-    labels = _read_with(folder / f"{part}_y.bin", lambda file: np.fromfile(file, np.uint8))
+    images = np.fromfile(file, np.uint8).reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
+    labels = _read_with(file.with_name(file.name.replace("X", "y")), lambda file: np.fromfile(file, np.uint8))
     return _examples(file, images, labels.astype(int) - 1)
 
 
-def _svhn(folder):
-    parts = (_read_with(folder / f"{part}_32x32.mat", _svhn_part) for part in ("train", "test"))
-    return Listing(*parts, _DIGITS)
+def _stl10_names(folder):
+    return _read_with(folder / "class_names.txt", lambda file: file.read_text(encoding="utf-8").split())
 
 
-def _svhn_part(file):
+def _svhn(file):
     """Images are [height, width, channels, images]; the digit 0 has the label 10."""
     import scipy.io
 
@@ -174,19 +153,22 @@ def _svhn_part(file):
     return _examples(file, images.transpose(3, 0, 1, 2), labels.reshape(-1) % 10)
 
 
+_IDX = ("train-images-idx3-ubyte",), ("t10k-images-idx3-ubyte",)
 LAYOUTS = {
     "cifar10": _Layout(
         "cifar-10-batches-py",
-        "data_batch_1",
-        _cifar("batches.meta", "label_names", [f"data_batch_{part}" for part in range(1, 6)], "test_batch", "labels"),
+        (tuple(f"data_batch_{part}" for part in range(1, 6)), ("test_batch",)),
+        functools.partial(_cifar, "labels", ""),
+        functools.partial(_cifar_names, "batches.meta", "label_names"),
     ),
     "cifar100": _Layout(
         "cifar-100-python",
-        "train",
-        _cifar("meta", "fine_label_names", ["train"], "test", "fine_labels", "coarse_labels"),
+        (("train",), ("test",)),
+        functools.partial(_cifar, "fine_labels", "coarse_labels"),
+        functools.partial(_cifar_names, "meta", "fine_label_names"),
     ),
-    "mnist": _Layout("MNIST/raw", "train-images-idx3-ubyte", _mnist(_DIGITS)),
-    "fashion_mnist": _Layout("FashionMNIST/raw", "train-images-idx3-ubyte", _mnist(_CLOTHES)),
-    "stl10": _Layout("stl10_binary", "train_X.bin", _stl10),
-    "svhn": _Layout("", "train_32x32.mat", _svhn, "t*_32x32.mat"),
+    "mnist": _Layout("MNIST/raw", _IDX, _mnist, lambda _: _DIGITS),
+    "fashion_mnist": _Layout("FashionMNIST/raw", _IDX, _mnist, lambda _: _CLOTHES),
+    "stl10": _Layout("stl10_binary", (("train_X.bin",), ("test_X.bin",)), _stl10, _stl10_names),
+    "svhn": _Layout("", (("train_32x32.mat",), ("test_32x32.mat",)), _svhn, lambda _: _DIGITS, "t*_32x32.mat"),
 }
