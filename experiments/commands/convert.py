@@ -28,7 +28,6 @@ from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation, sources
 from fedjax_collapse.data import partition as partitions
-from fedjax_collapse.data.sources.natural import STREAMS
 from fedjax_collapse.data.store import StoreWriter, open_store
 from fedjax_collapse.data.stream import ClientExamples, Stream, class_names_of, mean_and_std_of
 from fedjax_collapse.schema.names import functions
@@ -138,7 +137,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         UserError: an option is invalid, or the data cannot be read.
     """
     name, _, path = source.partition(":")
-    if name not in STREAMS or (name in ("parquet", "table") and not data.get("client_column")):
+    if name not in sources.STREAMS or (name in ("parquet", "table") and not data.get("client_column")):
         return None
     if not path:
         raise UserError(f"data.source {name!r} lacks its path: expected {name}:<path>")
@@ -150,7 +149,7 @@ def open_stream(source: str, data: Mapping[str, Any]) -> Stream | None:
         check_value(f"data.{key}", value, hints(function)[key])
     bound = signature.bind(path, **data)
     bound.apply_defaults()
-    return from_values("data", STREAMS[name], bound.arguments)
+    return from_values("data", sources.STREAMS[name], bound.arguments)
 
 
 def stream_of(federation: Federation) -> Stream:

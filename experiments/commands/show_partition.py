@@ -28,7 +28,7 @@ from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.ownership import rows_of
 from fedjax_collapse.data.partition.heterogeneity import heterogeneity
-from fedjax_collapse.data.reading.clients import pfllib_folder
+from fedjax_collapse.data.sources.pfllib import write_part
 from fedjax_collapse.results.plot.partition import draw_partition
 
 _SHADES = " .:-=+*#%@"
@@ -128,8 +128,8 @@ def write_pfllib(folder: Path, federation: Federation) -> None:
         UserError: the folder has such files already or cannot be written to, or the examples are not images.
     """
     try:
-        pfllib_folder.write_part(folder / "train", federation.train, federation.owned_rows())
-        pfllib_folder.write_part(folder / "test", federation.test, rows_of(federation.own_tests()))
+        write_part(folder / "train", federation.train, federation.owned_rows())
+        write_part(folder / "test", federation.test, rows_of(federation.own_tests()))
     except OSError as error:
         raise UserError(f"--pfllib={folder}: cannot be written to ({error.strerror}); choose another folder") from None
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import Client, number_clients
+from fedjax_collapse.data.reading.natural_clients import Client, number_clients
 from fedjax_collapse.data.reading.tables.tabular import numbered
 from fedjax_collapse.data.sources import normalisations
 

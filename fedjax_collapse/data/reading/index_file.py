@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.clients.natural_clients import check_client
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.untrusted import parse_json
 
 

@@ -16,6 +16,8 @@ Args:
         cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
 
+import inspect
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -33,13 +35,13 @@ from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size
 from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources import glyph_images as drawing
 from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.data.sources.hdf5 import pfl as pfl
 from fedjax_collapse.data.sources.hugging_face import arrow as arrow
 from fedjax_collapse.data.sources.hugging_face import parquet as parquet
+from fedjax_collapse.data.sources.hugging_face import parquet_clients
 from fedjax_collapse.data.sources.leaf import leaf as leaf
-from fedjax_collapse.data.sources.natural import pfl as pfl
-from fedjax_collapse.data.sources.natural import pfllib as pfllib
-from fedjax_collapse.data.sources.natural import tff as tff
 from fedjax_collapse.data.sources.normalisations import Normalisation
+from fedjax_collapse.data.sources.pfllib import pfllib as pfllib
 from fedjax_collapse.data.sources.standard import cifar10 as cifar10
 from fedjax_collapse.data.sources.standard import cifar100 as cifar100
 from fedjax_collapse.data.sources.standard import fashion_mnist as fashion_mnist
@@ -51,6 +53,8 @@ from fedjax_collapse.data.sources.standard import torchvision as torchvision
 from fedjax_collapse.data.sources.tables import csv as csv
 from fedjax_collapse.data.sources.tables import table as table
 from fedjax_collapse.data.sources.tables import texts as texts
+from fedjax_collapse.data.sources.tff import tff as tff
+from fedjax_collapse.data.stream import Stream
 from fedjax_collapse.schema.options import Count, Interval, Natural, Seed, checked
 
 
@@ -245,3 +249,9 @@ def _divided(images, labels, test_fraction, seed):
     names = "images", "test_images", "labels", "test_labels"
     parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
     return dict(zip(names, parts, strict=True))
+
+
+STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
+    "parquet": parquet_clients,
+    **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
+}

@@ -28,7 +28,6 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import Client, check_client, held_out_of_owners
 from fedjax_collapse.data.reading.images.encoded import (
     Decoding,
     Encoded,
@@ -37,6 +36,7 @@ from fedjax_collapse.data.reading.images.encoded import (
     decode_listing,
     divide,
 )
+from fedjax_collapse.data.reading.natural_clients import Client, check_client, held_out_of_owners
 from fedjax_collapse.data.reading.parts import VALIDATION, find_files
 from fedjax_collapse.data.reading.tables import checked, choose_column, read_table, reading_table
 from fedjax_collapse.data.reading.tables.tabular import check_class, class_order, numbered

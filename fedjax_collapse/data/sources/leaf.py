@@ -27,10 +27,10 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
-from fedjax_collapse.data.reading.clients.natural_clients import check_client
 from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, channels_of, decode_all
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import file_below, files_below
+from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.untrusted import parse_json
 from fedjax_collapse.data.source import Channels, Size, from_files

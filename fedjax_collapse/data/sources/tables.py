@@ -31,10 +31,10 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import check_client, hold_out, number_clients
 from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, Listing, decode_listing, divide
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import check_is_file, file_below, files_below
+from fedjax_collapse.data.reading.natural_clients import check_client, hold_out, number_clients
 from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
 from fedjax_collapse.data.reading.tables.tabular import check_class, check_columns, class_order, number_classes

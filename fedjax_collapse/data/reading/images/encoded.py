@@ -10,8 +10,8 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.clients.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.text import multi_hot
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # for others Pillow may start programs

@@ -1,21 +1,36 @@
-"""TensorFlow Federated's data sets: SQLite files with the table ``examples`` of split, client and example."""
+"""TensorFlow Federated's data sets: SQLite files with the table ``examples`` of split, client and example.
+
+Args:
+    path: the file or folder.
+    max_examples: most examples of a client, its first ones; 0 takes all.
+    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
+        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    length: tokens, words or characters of a sequence; 0 is the published number.
+"""
 
 import contextlib
+import functools
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.clients.natural_clients import check_client
+from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
-from fedjax_collapse.data.reading.text import Encoding, Pair
-from fedjax_collapse.data.stream import ClientExamples, check_shape
+from fedjax_collapse.data.source import from_files
+from fedjax_collapse.data.sources import hdf5
+from fedjax_collapse.data.sources.normalisations import Normalisation
+from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.schema.options import Count, Natural
 
+TASKS = ("classification", "next_word", "next_character", "multi_label")
 _HINT = "expected a SQLite file of TFF's, unpacked (unlzma)"
 _NUMBERS = {"float_list": np.float32, "int64_list": np.int64}
 _BY_CLIENT = (
@@ -29,10 +44,86 @@ _COMPUTED = (
 _COUNTS = "SELECT 1 FROM sqlite_master WHERE name = 'client_metadata' AND type = 'table' AND rootpage"
 
 Features = Mapping[str, list[bytes] | np.ndarray]
-Encode = Callable[[Features], Pair]  # of one example
 
 
-def stream(path: str | Path, split: str, encode: Encode, most: int = 0, first: int = 0) -> Iterator[ClientExamples]:
+@from_files
+def tff(
+    path: str | Path,
+    train_split: str = "train",
+    test_split: str = "test",
+    test_file: str | Path = "",
+    task: Annotated[str, TASKS] = "classification",
+    label: str = "label",
+    invert: bool = False,
+    max_examples: Natural = 0,
+    vocabulary: str | Path = "",
+    vocabulary_size: Count = 10_000,
+    tags: str | Path = "",
+    tags_size: Count = 500,
+    length: Natural = 0,
+    normalisation: Normalisation = "unit",
+) -> Stream:
+    """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
+    needed.
+
+    Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow),
+    ``multi_label`` (its tags) or ``next_character`` (Shakespeare).
+
+    Args:
+        path: the file, unpacked (``unlzma emnist_all.sqlite.lzma``), or the HDF5 file of the training part.
+        train_split: name of the split with the training examples: ``all_train``, ``split_by_examples_train``, ...
+        test_split: name of the split with the test examples, such as ``heldout`` of StackOverflow.
+        test_file: the HDF5 file of the test part.
+        task: classification of images, or the task of texts.
+        label: the feature with the class, such as ``smiling`` of CelebA.
+        invert: whether to exchange black and white: in EMNIST as stored 1 is the background, which fedjax inverts.
+        vocabulary: the file of words, ``stackoverflow.word_count``.
+        vocabulary_size: the number of words, its first ones.
+        tags: the file of tags, ``stackoverflow.tag_count``.
+        tags_size: the number of tags.
+
+    Raises:
+        UserError: if the file cannot be read, or lacks a split or feature; the message names it.
+    """
+    encoding, is_hdf5 = (
+        _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length),
+        Path(path).suffix.lower() in (".h5", ".hdf5"),
+    )
+    if is_hdf5 != bool(test_file):
+        raise UserError(f"{path}: a file of HDF5 has one part, of SQLite both; set data.test_file only with the former")
+    if encoding is not None and invert:
+        raise UserError(f"data.invert with task {task}: it exchanges black and white; leave it out")
+    if encoding is None:
+        encode_images = hdf5.encode_images if is_hdf5 else _encode_images
+        encode = functools.partial(encode_images, label=label, invert=invert)
+    else:
+        encode = functools.partial(hdf5.encode_texts if is_hdf5 else _encode_texts, encoding=encoding)
+    stream, count_clients = (hdf5.stream, hdf5.count_clients) if is_hdf5 else (_stream, _count_clients)
+    splits = [(path, "examples"), (test_file, "examples")] if is_hdf5 else [(path, train_split), (path, test_split)]
+    train, test = (functools.partial(stream, *split, encode, max_examples) for split in splits)
+    facts = str(path), train, test, count_clients(*splits[0])
+    if encoding is None:
+        return Stream(*facts, normalisation=normalisation, by_row=not is_hdf5)
+    return Stream(*facts, encoding.class_names, encoding.task)
+
+
+def _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length):
+    """Returns how the texts of a task become examples; None for images."""
+    if task == "classification":
+        return None
+    if task == "next_character":
+        return text.next_characters(length or 80)
+    if not vocabulary:
+        raise UserError(f"data.task {task}: set data.vocabulary to the file of words, such as stackoverflow.word_count")
+    words = text.Vocabulary(text.read_vocabulary(vocabulary, vocabulary_size))
+    if task == "next_word":
+        return text.next_words(words, length or 20)
+    if not tags:
+        raise UserError("data.task multi_label: set data.tags to the file of tags, stackoverflow.tag_count")
+    return text.tags(words, text.read_vocabulary(tags, tags_size, "tags"))
+
+
+def _stream(path, split, encode, most: int = 0, first: int = 0) -> Iterator[ClientExamples]:
     """Yields the clients of a split by name, from position ``first`` on, with at most ``most`` examples (0: all).
 
     SQLite sorts by client, with an index of the file if it has one, else in temporary files.
@@ -63,7 +154,7 @@ def stream(path: str | Path, split: str, encode: Encode, most: int = 0, first: i
             raise UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
 
 
-def count_clients(path: str | Path, split: str) -> int | None:
+def _count_clients(path, split):
     """Returns the number of clients of a split, if the file states it."""
     with _opened(path) as database:
         if not database.execute(_COUNTS).fetchone():
@@ -71,7 +162,7 @@ def count_clients(path: str | Path, split: str) -> int | None:
         return database.execute("SELECT COUNT(*) FROM client_metadata WHERE split_name = ?", [split]).fetchone()[0]
 
 
-def encode_images(example: Features, label: str, invert: bool) -> Pair:
+def _encode_images(example: Features, label: str, invert: bool) -> text.Pair:
     """Returns the image [1, height, width, channels] in units of 0 to 255, and the class [1].
 
     Raises:
@@ -93,7 +184,7 @@ def encode_images(example: Features, label: str, invert: bool) -> Pair:
     return 255 - image if invert else image, classes
 
 
-def encode_texts(example: Features, encoding: Encoding) -> Pair:
+def _encode_texts(example: Features, encoding: text.Encoding) -> text.Pair:
     """Returns what a task makes of an example, from features with one text each.
 
     Raises:

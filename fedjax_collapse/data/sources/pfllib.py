@@ -4,8 +4,12 @@ Each file holds one array ``data``, a pickled dict of ``y`` int64 [examples] and
 channels, height, width], as the network sees them; features float32 [examples, d]; or texts, as integers [examples,
 length], or as pairs of a list of ids, all of one length, and the number of those that count. A pickle may run any code
 when it is loaded; these are not loaded, but read (``stored_arrays.py``).
+
+Args:
+    path: the folder.
 """
 
+import functools
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,15 +22,31 @@ from fedjax_collapse.data.arrays import number_of_classes
 from fedjax_collapse.data.reading.listings import check_is_file
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 from fedjax_collapse.data.reading.untrusted import Allowance, check_member, read_header
-from fedjax_collapse.data.stream import ClientExamples
+from fedjax_collapse.data.source import from_files
+from fedjax_collapse.data.stream import ClientExamples, Stream
 
 
-def stream_folder(path: str | Path, part: str, first: int = 0) -> Iterator[ClientExamples]:
-    """Yields the clients of a part that have examples, by number, without the ``first`` ones.
+@from_files
+def pfllib(path: str | Path) -> Stream:
+    """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
+
+    Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
+    already as the network sees them; rows of floats are features, and rows of integers, alone or with their number, ids
+    of tokens. The files are pickles, of which only arrays and dicts are loaded.
 
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
     """
+    train, test = (functools.partial(_stream, path, part) for part in ("train", "test"))
+    parts = [[(own.labels, own.inputs.dtype.kind in "iu") for own in part()] for part in (train, test)]
+    labels = [np.concatenate([own for own, _ in part] or [np.zeros(0, int)]) for part in parts]
+    names = tuple(map(str, range(number_of_classes(*labels))))
+    scale = "" if any(are_ids for part in parts for _, are_ids in part) else (0.0, 1.0)
+    return Stream(str(path), train, test, None, names, normalisation=scale, are_named=False)
+
+
+def _stream(path, part, first: int = 0) -> Iterator[ClientExamples]:
+    """Yields the clients of a part that have examples, by number, without the ``first`` ones."""
     shape, place, allowance = None, 0, Allowance()
     for client in range(_count_clients(Path(path))):
         file = Path(path) / part / f"{client}.npz"
@@ -40,21 +60,6 @@ def stream_folder(path: str | Path, part: str, first: int = 0) -> Iterator[Clien
         place += 1
         if place > first:
             yield ClientExamples(client, inputs, labels)
-
-
-def facts(path: str | Path) -> tuple[tuple[str, ...], bool]:
-    """Returns the names of the classes, 0 to the largest of both parts, and whether inputs are ids of tokens.
-
-    Raises:
-        UserError: as in ``stream_folder``, and if a label is far beyond the number of examples.
-    """
-    parts = [list(map(_facts_of, stream_folder(path, part))) for part in ("train", "test")]
-    labels = [np.concatenate([own for own, _ in part] or [np.zeros(0, int)]) for part in parts]
-    return tuple(map(str, range(number_of_classes(*labels)))), any(are_ids for part in parts for _, are_ids in part)
-
-
-def _facts_of(examples):
-    return examples.labels, examples.inputs.dtype.kind in "iu"
 
 
 def write_part(folder: Path, examples: Examples, rows: Sequence[np.ndarray]) -> None:

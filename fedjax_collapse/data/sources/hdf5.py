@@ -4,6 +4,12 @@ TFF: ``examples/<client>/<feature>``, a file per part. pfl: ``<part>/<client>/in
 or ``images`` with ``labels_row`` and ``labels_col``, the places of ones in its multi-label targets (FLAIR);
 ``metadata`` has the vocabulary's size or the names of labels. Links and datasets that lead to other files are not
 followed.
+
+Args:
+    path: the file or folder.
+    max_examples: most examples of a client, its first ones; 0 takes all.
+    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
+        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
 
 import contextlib
@@ -20,12 +26,15 @@ from typing import Any
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.clients.natural_clients import check_client
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, is_unicode, parse_json
-from fedjax_collapse.data.stream import ClientExamples, check_shape
+from fedjax_collapse.data.source import from_files
+from fedjax_collapse.data.sources.normalisations import Normalisation
+from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.schema.options import Natural
 
 _HINT = "fetch or write it again"
 _MOST_TOKENS = 10**6
@@ -67,11 +76,6 @@ def count_clients(path: str | Path, part: str) -> int:
     """Returns the number of clients of a part; for errors, see ``stream``."""
     with opened(path) as file:
         return len(_group(path, file, part))
-
-
-def is_hdf5(path: str | Path) -> bool:
-    """Returns whether the name of a file is one of HDF5."""
-    return Path(path).suffix.lower() in (".h5", ".hdf5")
 
 
 @contextlib.contextmanager
@@ -170,24 +174,39 @@ def encode_images(group: Mapping[str, np.ndarray], most: int | None, label: str,
     return 255 - images if invert else images, _named(group, label)[:most].astype(int)
 
 
-def encode_tokens(group: Mapping[str, np.ndarray], most: int | None, size: int) -> Pair:
-    """Returns pfl's ``inputs`` and ``targets``, in the smallest type of ids below ``size``."""
-    pair = _named(group, "inputs")[:most], _named(group, "targets")[:most]
-    for ids in pair:
-        if ids.dtype.kind not in "iu" or ids.ndim != 2 or not 0 <= ids.min(initial=0) <= ids.max(initial=0) < size:
-            raise ValueError(f"{ids.dtype}{list(ids.shape)}, expected ids below {size} of sequences")
-    return tuple(ids.astype(np.int16 if size < 2**15 else np.int32) for ids in pair)
+@from_files
+def pfl(
+    path: str | Path,
+    train_part: str = "train",
+    test_part: str = "val",
+    fine_grained: bool = False,
+    max_examples: Natural = 0,
+    normalisation: Normalisation = "unit",
+) -> Stream:
+    """An HDF5 file of pfl-research's benchmarks, StackOverflow or FLAIR, whose users are natural clients.
+
+    It needs the extra ``hdf5``.
+
+    Args:
+        train_part: name of the part with the training examples.
+        test_part: name of the part with the test examples, ``val`` or ``test``.
+        fine_grained: whether the labels of FLAIR are the 1,628 fine ones, in place of 17.
+
+    Raises:
+        UserError: if h5py is not installed, or if the file is damaged or of other contents; the message names it.
+    """
+    names, are_tokens = _pfl_facts(path, fine_grained)
+    if are_tokens:
+        encode = functools.partial(_encode_tokens, size=len(names))
+    else:
+        prefix = "fine_grained_" if fine_grained else ""
+        encode = functools.partial(_encode_flair, classes=len(names), prefix=prefix)
+    train, test = (functools.partial(stream, path, part, encode, max_examples) for part in (train_part, test_part))
+    kind = ("next_word",) if are_tokens else ("multi_label", normalisation)
+    return Stream(str(path), train, test, count_clients(path, train_part), names, *kind)
 
 
-def encode_flair(group: Mapping[str, np.ndarray], most: int | None, classes: int, prefix: str) -> Pair:
-    """Returns pfl's ``images`` and multi-label targets uint8 [examples, classes]."""
-    images = _dataset(group, "images")
-    targets = np.zeros((len(images), classes), np.uint8)
-    targets[_named(group, f"{prefix}labels_row"), _named(group, f"{prefix}labels_col")] = 1
-    return images[:most], targets[:most]
-
-
-def pfl_facts(path: str | Path, fine_grained: bool) -> tuple[tuple[str, ...], bool]:
+def _pfl_facts(path, fine_grained):
     """Returns the names of labels or tokens in pfl's metadata, and whether they are tokens; errors: ``stream``."""
     prefix = "fine_grained_" if fine_grained else ""
     with opened(path) as file:
@@ -208,6 +227,23 @@ def pfl_facts(path: str | Path, fine_grained: bool) -> tuple[tuple[str, ...], bo
                 f"{path}: no metadata of pfl's ({type(error).__name__}: {error}); expected metadata/vocabulary_size or "
                 f"metadata/{prefix}label_mapping"
             ) from None
+
+
+def _encode_tokens(group: Mapping[str, np.ndarray], most: int | None, size: int) -> Pair:
+    """Returns pfl's ``inputs`` and ``targets``, in the smallest type of ids below ``size``."""
+    pair = _named(group, "inputs")[:most], _named(group, "targets")[:most]
+    for ids in pair:
+        if ids.dtype.kind not in "iu" or ids.ndim != 2 or not 0 <= ids.min(initial=0) <= ids.max(initial=0) < size:
+            raise ValueError(f"{ids.dtype}{list(ids.shape)}, expected ids below {size} of sequences")
+    return tuple(ids.astype(np.int16 if size < 2**15 else np.int32) for ids in pair)
+
+
+def _encode_flair(group: Mapping[str, np.ndarray], most: int | None, classes: int, prefix: str) -> Pair:
+    """Returns pfl's ``images`` and multi-label targets uint8 [examples, classes]."""
+    images = _dataset(group, "images")
+    targets = np.zeros((len(images), classes), np.uint8)
+    targets[_named(group, f"{prefix}labels_row"), _named(group, f"{prefix}labels_col")] = 1
+    return images[:most], targets[:most]
 
 
 def _numbered(words, word):

@@ -1,1 +1,0 @@
-"""Formats of files in which examples belong to natural clients."""
