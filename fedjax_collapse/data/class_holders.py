@@ -4,7 +4,7 @@
 ``divide_classes`` and ``take_by_priors`` are draws from Dirichlet distributions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -34,14 +34,6 @@ def check_num_clients(labels: Labels, num_clients: int, min_size: int) -> None:
             f"clients: {num_clients} clients with at least {min_size} examples each need {num_clients * min_size}, "
             f"but there are {len(labels)}; use at most {len(labels) // min_size} clients"
         )
-
-
-def too_many_tries(labels: Labels, num_clients: int, alpha: float, min_size: int, max_tries: int) -> UserError:
-    """Returns the error of a draw that was repeated ``max_tries`` times."""
-    return UserError(
-        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
-        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
-    )
 
 
 def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
@@ -133,62 +125,58 @@ def _smallest(order, count):
 
 
 def draw_until(
-    labels: Labels,
-    num_clients: int,
-    alpha: float,
-    seed: int | np.random.Generator,
-    min_size: int,
-    balance: bool,
-    max_tries: int,
-    holds: np.ndarray | None = None,
+    draw: Callable[[], Partition | None], labels: Labels, num_clients: int, alpha: float, min_size: int, max_tries: int
 ) -> Partition:
-    """Returns the first draw of ``divide_classes`` that gives every client its examples; each client's are shuffled.
+    """Returns what ``draw`` returns, once it is a partition and not None.
 
     Raises:
-        UserError: if there are too few examples, or if none of ``max_tries`` draws did.
+        UserError: if there are too few examples, or if ``max_tries`` draws were not enough.
     """
     check_num_clients(labels, num_clients, max(min_size, 1))
-    rng, rows_of_class = np.random.default_rng(seed), rows_by_class(labels)
     for _ in range(max_tries):
-        parts = divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng, holds)
-        if parts is not None:
-            return [rng.permutation(part) for part in parts]
-    raise too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+        if (parts := draw()) is not None:
+            return parts
+    raise UserError(
+        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
+        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
+    )
 
 
 def divide_classes(
-    rows_of_class: Sequence[np.ndarray],
-    num_examples: int,
-    num_clients: int,
-    alpha: float,
-    min_size: int,
-    balance: bool,
-    rng: np.random.Generator,
-    holds: np.ndarray | None = None,
-) -> list[np.ndarray] | None:
-    """One draw, or None if no client may take a class, or if a client has fewer than ``min_size`` examples.
+    labels: Labels, num_clients: int, alpha: float, seed: int | np.random.Generator, min_size: int, balance: bool,
+    max_tries: int, holds: np.ndarray | None = None,
+) -> Partition:  # fmt: skip
+    """Divides each class by Dir(alpha), again until every client has ``min_size`` examples; each client's are shuffled.
 
     ``balance`` leaves out clients that already have their even share; ``holds`` [clients, classes] those without the
     class.
+
+    Raises:
+        UserError: as in ``draw_until``.
     """
-    sizes, cuts = np.zeros(num_clients, int), []
-    for label, rows in enumerate(rows_of_class):
-        rows = rng.permutation(rows)
-        shares = rng.dirichlet(np.full(num_clients, alpha))
-        if balance:
-            shares *= sizes < num_examples / num_clients
-        if holds is not None:
-            shares *= holds[:, label]
-        if not shares.sum() > 0:  # also when all shares underflow at very small alpha
+    rng, rows_of_class = np.random.default_rng(seed), rows_by_class(labels)
+
+    def draw():
+        sizes, cuts = np.zeros(num_clients, int), []
+        for label, rows in enumerate(rows_of_class):
+            rows = rng.permutation(rows)
+            shares = rng.dirichlet(np.full(num_clients, alpha))
+            if balance:
+                shares *= sizes < len(labels) / num_clients
+            if holds is not None:
+                shares *= holds[:, label]
+            if not shares.sum() > 0:  # also when all shares underflow at very small alpha
+                return None
+            bounds = np.cumsum(shares / shares.sum())
+            bounds[np.flatnonzero(shares)[-1] :] = 1  # rounding must not assign a row to a client without a share
+            bounds = (bounds[:-1] * len(rows)).astype(int)
+            sizes += np.diff(bounds, prepend=0, append=len(rows))
+            cuts.append((rows, bounds))
+        if sizes.min() < min_size:
             return None
-        bounds = np.cumsum(shares / shares.sum())
-        bounds[np.flatnonzero(shares)[-1] :] = 1  # rounding must not assign a row to a client without a share
-        bounds = (bounds[:-1] * len(rows)).astype(int)
-        sizes += np.diff(bounds, prepend=0, append=len(rows))
-        cuts.append((rows, bounds))
-    if sizes.min() < min_size:
-        return None
-    return [np.concatenate(shares) for shares in zip(*(np.split(*cut) for cut in cuts), strict=True)]
+        return [rng.permutation(np.concatenate(own)) for own in zip(*(np.split(*cut) for cut in cuts), strict=True)]
+
+    return draw_until(draw, labels, num_clients, alpha, min_size, max_tries)
 
 
 def take_by_priors(

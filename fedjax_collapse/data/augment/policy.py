@@ -32,20 +32,14 @@ class Operation(NamedTuple):
 
 
 RANGES = {  # magnitudes at both ends; (0, 0) for operations without magnitude
-    "ShearX": (-0.3, 0.3),
-    "ShearY": (-0.3, 0.3),
-    "TranslateX": (-150 / 331, 150 / 331),  # of the width
-    "TranslateY": (-150 / 331, 150 / 331),  # of the height
+    **dict.fromkeys(("ShearX", "ShearY"), (-0.3, 0.3)),
+    **dict.fromkeys(("TranslateX", "TranslateY"), (-150 / 331, 150 / 331)),  # of the width, of the height
     "Rotate": (-30.0, 30.0),  # degrees
     "Invert": (0.0, 0.0),
     "Solarize": (0.0, 256.0),
     "Posterize": (4.0, 8.0),
-    "AutoContrast": (0.0, 0.0),
-    "Equalize": (0.0, 0.0),
-    "Brightness": (0.1, 1.9),
-    "Contrast": (0.1, 1.9),
-    "Color": (0.1, 1.9),
-    "Sharpness": (0.1, 1.9),
+    **dict.fromkeys(("AutoContrast", "Equalize"), (0.0, 0.0)),
+    **dict.fromkeys(("Brightness", "Contrast", "Color", "Sharpness"), (0.1, 1.9)),
 }
 NAMES = tuple(RANGES)
 

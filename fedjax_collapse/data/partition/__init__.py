@@ -23,7 +23,7 @@ from jaxtyping import Int
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
-from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class, too_many_tries
+from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class
 from fedjax_collapse.data.class_holders import Partition as Partition
 from fedjax_collapse.data.partition.natural import dirichlet_of_owners as dirichlet_of_owners
 from fedjax_collapse.data.partition.natural import given as given
@@ -78,7 +78,7 @@ def dirichlet(
         >>> len(parts), sum(map(len, parts))  # the rows of each client
         (5, 1000)
     """
-    return class_holders.draw_until(labels, num_clients, alpha, seed, min_size, balance, max_tries)
+    return class_holders.divide_classes(labels, num_clients, alpha, seed, min_size, balance, max_tries)
 
 
 @checked
@@ -183,16 +183,17 @@ def quantity(
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
             were not enough.
     """
-    check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
-    for _ in range(max_tries):
+
+    def draw():
         shares = rng.dirichlet(np.full(num_clients, alpha))
         if not np.isfinite(shares).all():  # all underflow at very small alpha
-            continue
+            return None
         bounds = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(int)
-        if np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size:
-            return np.split(rng.permutation(len(labels)), bounds)
-    raise too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+        is_enough = np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size
+        return np.split(rng.permutation(len(labels)), bounds) if is_enough else None
+
+    return class_holders.draw_until(draw, labels, num_clients, alpha, min_size, max_tries)
 
 
 @checked

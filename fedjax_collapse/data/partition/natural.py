@@ -76,7 +76,7 @@ def dirichlet_of_owners(
         UserError: as in ``dirichlet``; if there is not an owner for each example.
     """
     _check_owners(labels, owners)
-    return class_holders.draw_until(owners, num_clients, alpha, seed, min_size, balance, max_tries)
+    return class_holders.divide_classes(owners, num_clients, alpha, seed, min_size, balance, max_tries)
 
 
 @checked

@@ -45,7 +45,7 @@ def pfllib_dir(
         UserError: as in ``dirichlet``.
     """
     least = _least(labels, num_clients) if min_size is None else min_size
-    return class_holders.draw_until(labels, num_clients, alpha, seed, least, True, max_tries)
+    return class_holders.divide_classes(labels, num_clients, alpha, seed, least, True, max_tries)
 
 
 @checked
@@ -112,7 +112,7 @@ def pfllib_exdir(
     for _ in range(max_tries):
         holds = np.argsort(rng.random((num_clients, num_classes)), axis=1) < classes_per_client
         if holds.sum(axis=0).min() >= least:
-            return class_holders.draw_until(labels, num_clients, alpha, rng, min_size, False, max_tries, holds)
+            return class_holders.divide_classes(labels, num_clients, alpha, rng, min_size, False, max_tries, holds)
     raise UserError(
         f"partition pfllib_exdir: no draw of {max_tries} gave each of {num_classes} classes {least} of {num_clients} "
         f"clients with {classes_per_client} classes each; raise classes_per_client or the number of clients"

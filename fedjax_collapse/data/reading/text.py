@@ -6,7 +6,6 @@ Shakespeare have LEAF's ids.
 """
 
 import collections
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -29,40 +28,16 @@ _WORD = re.compile(r"[\w']+|[.,!?;]")
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and labels of examples
 
 
-@dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Words and their ids, ``size`` of them with padding, OOV, BOS and EOS."""
+    """Words and their ids, ``size`` of them with padding, OOV, BOS and EOS; ``names`` are those of all ids."""
 
-    words: tuple[str, ...]
-
-    @functools.cached_property
-    def _ids(self):
-        return {word: row for row, word in enumerate(self.words, 1)}
-
-    @property
-    def oov(self) -> int:
-        return len(self.words) + 1
-
-    @property
-    def bos(self) -> int:
-        return len(self.words) + 2
-
-    @property
-    def eos(self) -> int:
-        return len(self.words) + 3
-
-    @property
-    def size(self) -> int:
-        return len(self.words) + 4
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A name for each id, those of the classes if the next word is predicted."""
-        return ("[PAD]", *self.words, "[OOV]", "[BOS]", "[EOS]")
+    def __init__(self, words: tuple[str, ...]):
+        self.words, self.names = words, ("[PAD]", *words, "[OOV]", "[BOS]", "[EOS]")
+        self.oov, self.bos, self.eos, self.size = (len(words) + place for place in range(1, 5))
+        self._ids = {word: row for row, word in enumerate(words, 1)}
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        ids, oov = self._ids, self.oov
-        return [ids.get(word, oov) for word in words]
+        return [self._ids.get(word, self.oov) for word in words]
 
 
 class Encoding(NamedTuple):
@@ -195,10 +170,9 @@ def reddit_ids(sequences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> np
     if len({len(tokens) for tokens in sequences}) > 1:
         raise ValueError("sequences differ in length")
     marks = dict(zip(REDDIT_MARKS, (PAD, vocabulary.bos, vocabulary.eos), strict=True))
-    ids = (vocabulary.ids(tokens) for tokens in sequences)
     rows = [
-        [marks.get(token, number) for token, number in zip(*own, strict=True)]
-        for own in zip(sequences, ids, strict=True)
+        [marks.get(token, number) for token, number in zip(tokens, vocabulary.ids(tokens), strict=True)]
+        for tokens in sequences
     ]
     return np.array(rows, _smallest(vocabulary.size))
 

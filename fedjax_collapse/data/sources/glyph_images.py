@@ -37,12 +37,10 @@ def render(labels: np.ndarray, style: str, image_size: int, channels: int, rng: 
     """Returns an image of each label's character, [labels, image_size, image_size, channels] uint8.
 
     Raises:
-        UserError: if the style is unknown, or if there are neither one nor three channels.
+        UserError: if the style is unknown.
     """
     if style not in STYLES:
         raise UserError(f"glyphs: unknown domain {style!r}, expected one of {', '.join(STYLES)}")
-    if channels not in (1, 3):
-        raise UserError(f"glyphs: {channels} channels, expected 1 or 3")
     images = np.empty((len(labels), image_size, image_size, channels), np.uint8)
     for first in range(0, len(labels), _CHUNK):
         chunk = slice(first, first + _CHUNK)
