@@ -1,5 +1,6 @@
 """Listings of the files below a folder, in an order that does not depend on the machine."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -46,6 +47,19 @@ def check_is_file(path: Path | str) -> None:
     """Raises UserError for a pipe, a device or the like, as reading it might never end. A missing path is accepted."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, problem: str, hint: str, kinds: type | tuple[type, ...] = Exception) -> Iterator[None]:
+    """Turns exceptions of some kinds into a UserError of one line: the path, the problem, their reason and a hint."""
+    check_is_file(path)
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{path}: {problem} ({reason}); {hint}") from None
 
 
 def file_below(folder: Path, name: str, where: str) -> Path:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.untrusted import is_unicode, parse_json
 
 VERSION = 1  # of the preprocessing; increase it whenever the arrays of a text change
@@ -197,15 +197,11 @@ def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tu
     Raises:
         UserError: if the file cannot be read, is of another format, or has too few words.
     """
-    check_is_file(path)
-    try:
+    with reading(path, "cannot be read", "expected lines of a word and its count, or JSON", (OSError, ValueError)):
         content = Path(path).read_text("utf-8")
         words = _of_json(content) if content.lstrip()[:1] == "{" else _of_lines(content)
         if (broken := next((word for word in words if not is_unicode(word)), None)) is not None:
             raise ValueError(f"the word {broken!r:.40} has half a character")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read ({reason}); expected lines of a word and its count, or JSON") from None
     if len(words) < max(size, 1):
         raise UserError(
             f"{path}: {len(words)} words, expected {size or 'some'}; set data.{what}_size, or fetch it again"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
@@ -85,15 +85,10 @@ def opened(path: str | Path):
         import h5py
     except ImportError:
         raise UserError(f'{path}: HDF5 is read with the package h5py: pip install "fedjax_collapse[hdf5]"') from None
-    check_is_file(path)
-    try:
-        with h5py.File(path, "r") as file:
-            if file.id.get_create_plist().get_sizes() == (8, 8):
-                _check_heaps(path, os.path.getsize(path), os.path.getmtime(path))
-            yield _Inside(file, Allowance(path))
-    except (OSError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: cannot be read as HDF5 ({reason}); {_HINT}") from None
+    with reading(path, "cannot be read as HDF5", _HINT, (OSError, RuntimeError)), h5py.File(path, "r") as file:
+        if file.id.get_create_plist().get_sizes() == (8, 8):
+            _check_heaps(path, os.path.getsize(path), os.path.getmtime(path))
+        yield _Inside(file, Allowance(path))
 
 
 @functools.lru_cache

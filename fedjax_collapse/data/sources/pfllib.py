@@ -19,7 +19,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data.arrays import number_of_classes
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 from fedjax_collapse.data.reading.untrusted import Allowance, check_member, read_header
 from fedjax_collapse.data.source import from_files
@@ -100,15 +100,9 @@ def _count_clients(root):
 
 def _read(file, allowance):
     """Returns the inputs and the labels of a file."""
-    check_is_file(file)
-    try:
+    with reading(file, "cannot be read", "expected PFLlib's array data, a pickled dict of NumPy arrays x and y"):
         allowance.of(file)
         data = _unpickled(file, allowance)
-    except Exception as error:  # for damaged files, zipfile, NumPy and pickletools raise various exceptions
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"{file}: cannot be read ({reason}); expected PFLlib's array data, a pickled dict of NumPy arrays x and y"
-        ) from None
     x, labels = (data.get(name) if isinstance(data, dict) else None for name in "xy")
     inputs = _inputs_of(x)
     if inputs is None or not (_is_array(labels, "iu", 1) and len(inputs) == len(labels)):

@@ -33,7 +33,7 @@ from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, Listing, decode_listing, divide
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
-from fedjax_collapse.data.reading.listings import check_is_file, file_below, files_below
+from fedjax_collapse.data.reading.listings import file_below, files_below, reading
 from fedjax_collapse.data.reading.natural_clients import check_client, hold_out, number_clients
 from fedjax_collapse.data.reading.parts import VALIDATION
 from fedjax_collapse.data.reading.tables import choose_column, find_tables, read_table
@@ -206,15 +206,13 @@ def table(
 
 def _named_images(path, columns, find, needs_client):
     """Returns (place, file, class, client) of every line of a csv or tsv file."""
-    check_is_file(path)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # without a byte-order mark
-            reader = DictReader(file, strict=True, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            existing = reader.fieldnames or ()
-            lines = [(f"{path}, line {reader.line_num}", line) for line in reader]
-    except (OSError, ValueError, Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read as csv ({reason}); fetch or write it again") from None
+    with (
+        reading(path, "cannot be read as csv", "fetch or write it again", (OSError, ValueError, Error)),
+        open(path, encoding="utf-8-sig", newline="") as file,  # without a byte-order mark
+    ):
+        reader = DictReader(file, strict=True, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        existing = reader.fieldnames or ()
+        lines = [(f"{path}, line {reader.line_num}", line) for line in reader]
     check_columns(path, existing)
     image, label, client = (
         name if key == "client" and not needs_client else choose_column(path, existing, key, name, ())

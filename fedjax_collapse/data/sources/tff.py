@@ -21,7 +21,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
 from fedjax_collapse.data.source import from_files
@@ -198,14 +198,13 @@ def _encode_texts(example: Features, encoding: text.Encoding) -> text.Pair:
 
 @contextlib.contextmanager
 def _opened(path):
-    check_is_file(path)
-    try:
-        with contextlib.closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as database:
-            for name, kind in database.execute(_COMPUTED):
-                raise UserError(f"{path}: {name} is a {kind} that is computed; {_HINT}, with a table of examples")
-            yield database
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {_HINT}") from None
+    with (
+        reading(path, "cannot be read", _HINT, (sqlite3.Error, UnicodeDecodeError)),
+        contextlib.closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as database,
+    ):
+        for name, kind in database.execute(_COMPUTED):
+            raise UserError(f"{path}: {name} is a {kind} that is computed; {_HINT}, with a table of examples")
+        yield database
 
 
 def _features(content):

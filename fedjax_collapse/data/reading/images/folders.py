@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.images.encoded import Encoded, Listing
 from fedjax_collapse.data.reading.index_file import read_isic2019
-from fedjax_collapse.data.reading.listings import file_below, files_below, folders_in
+from fedjax_collapse.data.reading.listings import file_below, files_below, folders_in, reading
 from fedjax_collapse.data.reading.parts import PARTS, choose
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -65,11 +65,7 @@ def list_folder(
             "domain, with class folders in it"
         )
     train, test = (
-        [
-            Encoded(file, str(file), labels[name], domain)
-            for domain, both in enumerate(parts)
-            for name, file in both[part]
-        ]
+        [Encoded(file, str(file), labels[name], place) for place, own in enumerate(parts) for name, file in own[part]]
         for part in (0, 1)
     )
     return Listing(train, test, names, [each.name for each in roots] if domains else ())
@@ -135,11 +131,9 @@ def _parts_in(root):
 
 def _read_annotations(path):
     """Returns (class, file) of each line, which has the name of a file below ``images`` and a class."""
-    try:
+    with reading(path, "expected lines of <image> <class> ...", "unpack it again", (OSError, ValueError)):
         rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         pairs = [(name, file) for file, name in rows]
-    except (OSError, ValueError) as error:  # undecodable bytes raise a ValueError
-        raise UserError(f"{path}: expected lines of <image> <class> ... ({error}); unpack it again") from None
     return [(name, file_below(path.parent / "images", file, str(path))) for name, file in pairs]
 
 

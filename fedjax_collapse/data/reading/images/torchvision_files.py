@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.images.encoded import Encoded, Listing
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import check_is_file, reading
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 from fedjax_collapse.data.reading.untrusted import Allowance, unzipped
 
@@ -77,14 +77,8 @@ def _examples(file, images, labels, coarse=None):
 
 def _read_with(file: Path, read: Callable[[Path], Any]):
     """Returns what ``read`` returns; for damaged files it may raise anything."""
-    check_is_file(file)
-    try:
+    with reading(file, "cannot be read", _AS_TORCHVISION):
         return read(file)
-    except UserError:
-        raise
-    except Exception as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{file}: cannot be read ({reason}); {_AS_TORCHVISION}") from None
 
 
 def _unpickled(file):

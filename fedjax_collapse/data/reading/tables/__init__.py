@@ -2,12 +2,12 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.listings import check_is_file, files_below
+from fedjax_collapse.data.reading.listings import files_below, reading
 from fedjax_collapse.data.reading.parts import find_files, part_and_data_set
 from fedjax_collapse.data.reading.tables.tabular import check_columns
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
@@ -66,17 +66,12 @@ def choose_column(file: Path, existing: Sequence[str], key: str, name: str, usua
     return chosen
 
 
-@contextlib.contextmanager
-def reading_table(file: Path, kind: str) -> Iterator[None]:
-    """Turns errors of pyarrow into a UserError of one line."""
+def reading_table(file: Path, kind: str) -> contextlib.AbstractContextManager:
+    """Returns the context in which errors of pyarrow become a UserError of one line."""
     import pyarrow
 
-    check_is_file(file)
-    try:
-        yield
-    except (OSError, UnicodeDecodeError, Implausible, pyarrow.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
+    kinds = (OSError, UnicodeDecodeError, Implausible, pyarrow.ArrowException)
+    return reading(file, f"cannot be read as {kind}", "fetch or write it again", kinds)
 
 
 def _chosen(file, choose, existing):
