@@ -536,7 +536,18 @@ def open_store(folder: Path | str) -> Store:
     if _sealed(facts) != facts:
         raise Damaged(f"{folder / _STORE}: differs from what was written; {_AGAIN}")
     with _as_damage(folder / _STORE, _AGAIN):
-        return _open(folder, facts)
+        found, rows, shapes = _digest(folder, _INDEX), facts["rows"], facts["shapes"]
+        for name in _INDEX:
+            if found.get(name) != facts["index"].get(name):
+                problem = "differs from what was written" if name in found else "is missing"
+                raise Damaged(f"{folder / name}: {problem}; {_AGAIN}")
+        offsets = np.array(_mapped(folder / _OFFSETS, facts["clients"] + 1, ["<i8", []]))
+        examples = [_mapped(folder / name, rows, shapes[name]) for name in (_INPUTS, _LABELS)]
+        if offsets[0] != 0 or offsets[-1] != rows or np.diff(offsets).min() < 1:
+            raise Damaged(f"{folder / _OFFSETS}: offsets do not ascend from 0 to the {rows} rows; {_AGAIN}")
+        for name in ("test_rows", "class_names", "mean", "std", "task"):
+            facts[name]
+        return Store(folder, facts, offsets, *examples, _mapped_sums(folder))
 
 
 @contextlib.contextmanager
@@ -548,22 +559,6 @@ def _as_damage(path, advice):
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Damaged(f"{path}: no facts of a store ({type(error).__name__}); {advice}") from error
-
-
-def _open(folder, facts):
-    """Returns the store of these facts, which may be of anything."""
-    found, rows, shapes = _digest(folder, _INDEX), facts["rows"], facts["shapes"]
-    for name in _INDEX:
-        if found.get(name) != facts["index"].get(name):
-            problem = "differs from what was written" if name in found else "is missing"
-            raise Damaged(f"{folder / name}: {problem}; {_AGAIN}")
-    offsets = np.array(_mapped(folder / _OFFSETS, facts["clients"] + 1, ["<i8", []]))
-    examples = [_mapped(folder / name, rows, shapes[name]) for name in (_INPUTS, _LABELS)]
-    if offsets[0] != 0 or offsets[-1] != rows or np.diff(offsets).min() < 1:
-        raise Damaged(f"{folder / _OFFSETS}: offsets do not ascend from 0 to the {rows} rows; {_AGAIN}")
-    for name in ("test_rows", "class_names", "mean", "std", "task"):
-        facts[name]
-    return Store(folder, facts, offsets, *examples, _mapped_sums(folder))
 
 
 def _mapped_sums(folder):

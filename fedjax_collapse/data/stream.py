@@ -95,9 +95,7 @@ def collect(stream: Stream) -> Arrays:
         raise UserError(f"{stream.where}: test label {largest} is none of the {len(names)} classes of training")
     if isinstance(stream.normalisation, tuple):
         arrays |= dict(zip(("mean", "std"), map(np.array, stream.normalisation), strict=True))
-    train, test = clients
-    if train[0] is not None:
-        arrays |= number_clients(train, None if test[0] is None else test)
+    arrays |= number_clients(*clients)
     if not stream.are_named:
         del arrays["client_names"]
     return arrays

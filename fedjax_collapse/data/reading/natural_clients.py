@@ -20,16 +20,21 @@ def check_client(where: str, client: object) -> None:
         )
 
 
-def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> dict[str, np.ndarray]:
-    """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``; the latter only if known.
+def number_clients(train: Sequence[Client], test: Sequence[Client] | None = None) -> dict[str, np.ndarray]:
+    """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``; of a part only if known.
+
+    The clients of a part are not known if it is None, or if the first one is.
 
     Clients with training examples come first, in the order of their names (numbers by value); then those who are only
     tested.
     """
+    parts = {"owners": train, "test_owners": test}
+    parts = {key: part for key, part in parts.items() if part is not None and part[0] is not None}
+    if "owners" not in parts:
+        return {}
     known = _ordered(set(train))
-    known += _ordered(set(() if test is None else test) - set(train))
+    known += _ordered(set(parts.get("test_owners", ())) - set(train))
     number = {client: row for row, client in enumerate(known)}
-    parts = {"owners": train} if test is None else {"owners": train, "test_owners": test}
     owners = {key: np.array([number[client] for client in part], np.int32) for key, part in parts.items()}
     return owners | {"client_names": np.array(list(map(str, known)), str)}
 
@@ -45,7 +50,7 @@ def hold_out(
         UserError: if none would be held out.
     """
     of_each = "each client's examples" if clients else "each class" if len(set(classes)) > 1 else "all examples"
-    is_test = held_out_of_owners(number_clients(clients or classes, None)["owners"], test_fraction, seed)
+    is_test = held_out_of_owners(number_clients(clients or classes)["owners"], test_fraction, seed)
     if not is_test.any():
         raise UserError(
             f"{path}: it has no test part, and test_fraction {test_fraction:g} of {of_each} is none; raise "

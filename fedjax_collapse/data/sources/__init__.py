@@ -34,11 +34,10 @@ from fedjax_collapse.data.reading.tables import tabular
 from fedjax_collapse.data.source import MAX_PIXELS, Channels, Scale, Share, Size, from_arrays, from_files, names_of
 from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources import glyph_images as drawing
-from fedjax_collapse.data.sources import normalisations
+from fedjax_collapse.data.sources import hugging_face, normalisations
 from fedjax_collapse.data.sources.hdf5 import pfl as pfl
 from fedjax_collapse.data.sources.hugging_face import arrow as arrow
 from fedjax_collapse.data.sources.hugging_face import parquet as parquet
-from fedjax_collapse.data.sources.hugging_face import parquet_clients
 from fedjax_collapse.data.sources.leaf import leaf as leaf
 from fedjax_collapse.data.sources.normalisations import Normalisation
 from fedjax_collapse.data.sources.pfllib import pfllib as pfllib
@@ -252,6 +251,6 @@ def _divided(images, labels, test_fraction, seed):
 
 
 STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
-    "parquet": parquet_clients,
+    "parquet": hugging_face.parquet_clients,
     **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
 }

@@ -22,7 +22,6 @@ from fedjax_collapse.core.records import UserError
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase + "αβγδεζηθλμξπρστφχψωΓΔΘΛΞΠΣΦΨΩ&@#?!%$+="
 FIRST = {10: 0, 26: 10, 62: 0, 100: 0}  # number of classes: the character of class 0
 VERSION = 1  # of the drawing; increase it whenever images of a seed change
-STYLES = ("clean", "coloured", "outline", "textured")
 _FONTS = (
     *(f"DejaVuSans{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -155,3 +154,4 @@ def _noise(coverage, rng, scale):
 
 
 _STYLE_FUNCTIONS = dict(clean=_clean, coloured=_coloured, outline=_outline, textured=_textured)
+STYLES = tuple(_STYLE_FUNCTIONS)

@@ -338,7 +338,7 @@ def _stream(rows, first: int = 0) -> Iterator[ClientExamples]:
     if not len(rows.clients):
         yield ClientExamples(None, rows.inputs, rows.labels)
         return
-    for own in rows_by_class(number_clients(rows.clients, None)["owners"])[first:]:
+    for own in rows_by_class(number_clients(rows.clients)["owners"])[first:]:
         yield ClientExamples(rows.clients[own[0]], rows.inputs[own], rows.labels[own])
 
 

@@ -93,9 +93,7 @@ def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding)
         if kept[0].coarse is not None:
             arrays[f"{prefix}coarse_labels"] = np.array([example.coarse for example in kept])
         clients.append([example.client for example in kept])
-    train, test = clients
-    if train[0] is not None:
-        arrays |= number_clients(train, None if test[0] is None else test)
+    arrays |= number_clients(*clients)
     if listing.domain_names:
         arrays["domain_names"] = np.array(listing.domain_names)
     if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:
