@@ -1,10 +1,9 @@
 """Data sources, partitions, augmentation, and federations built from them.
 
-``reading`` reads files for sources and partitions, and ``glyphs`` draws images. ``sources_natural`` and
-``partition_natural`` are parts of ``sources`` and ``partition``, for natural clients. ``class_holders`` is part of
-``partition``, ``pixels`` and ``auto_augment`` of ``augment``. ``heterogeneity`` measures how unequal clients are, and
-``virtual_features`` adds features to those of clients. ``text`` makes arrays of texts. Sources of natural
-clients are streams (``stream``): ``collect`` reads them into memory, ``store`` writes them to the disk.
+``reading`` reads files for sources and partitions, which are a package each. ``class_holders`` is part of
+``partition``, ``pixels`` and ``policy`` of ``augment``. ``heterogeneity`` measures how unequal clients are, and
+``virtual_features`` adds features to those of clients. ``text`` makes arrays of texts. Sources of natural clients are
+streams (``stream``): ``collect`` reads them into memory, ``store`` writes them to the disk.
 """
 
 from fedjax_collapse.data import partition as partition

@@ -165,9 +165,5 @@ def from_arrays(arrays: Arrays, normalisation: str) -> Source:
                 f"{images.max():g}; expected images, check how they were written"
             )
         facts["mean"], facts["std"] = normalisations.mean_and_std(normalisation, images.shape[-1])
-    return Source(**arrays | names_of(arrays) | facts)
-
-
-def names_of(arrays: Arrays) -> dict[str, tuple[str, ...]]:
-    """Returns the fields of ``Source`` that are names."""
-    return {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names", "client_names")}
+    names = {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names", "client_names")}
+    return Source(**arrays | names | facts)

@@ -2,7 +2,11 @@
 
 Each partition returns one int array of example indices per client, in random order; together they contain every example
 exactly once. Exceptions are documented: ``domain`` with truncation, ``given``, ``pachinko`` and ``from_file`` may omit
-examples, and ``partially_disjoint`` with ``double_pass`` assigns them twice. These arguments mean the same in all.
+examples, and ``partially_disjoint`` with ``double_pass`` assigns them twice. Those of PFLlib, ``pfllib_...``, are meant
+for training and test examples together (``own_tests="split"``): every client is then tested on a part of its own; their
+random numbers are NumPy's with our seeds, so that the draw is another one than PFLlib's.
+
+These arguments mean the same in all.
 
 Args:
     labels: the class of each example.
@@ -12,6 +16,7 @@ Args:
     min_size: fewest examples of a client; the draw is repeated until each has them.
     max_tries: the most draws before it is an error.
     classes_per_client: number of classes that each client holds.
+    owners: the natural client of each example, an integer from 0.
     path: FLamby's file ``train_test_split``, or the JSON file of indices.
 """
 
@@ -25,16 +30,11 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class
 from fedjax_collapse.data.class_holders import Partition as Partition
-from fedjax_collapse.data.partition.natural import dirichlet_of_owners as dirichlet_of_owners
-from fedjax_collapse.data.partition.natural import given as given
-from fedjax_collapse.data.partition.natural import pachinko as pachinko
-from fedjax_collapse.data.partition.pfllib import pfllib_dir as pfllib_dir
-from fedjax_collapse.data.partition.pfllib import pfllib_exdir as pfllib_exdir
-from fedjax_collapse.data.partition.pfllib import pfllib_pat as pfllib_pat
 from fedjax_collapse.data.reading import index_file
 from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice, Seed, checked
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
+_BATCH, _TEST = 10, 0.25  # PFLlib's, which its least number of examples depends on
 # those that read only how many labels there are
 WITHOUT_CLASSES = ("iid", "quantity", "domain", "given", "dirichlet_of_owners", "from_file")
 
@@ -261,3 +261,219 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
             f"expected them in the order of the file"
         )
     return domain(labels, num_clients, centers, seed)
+
+
+@checked
+def given(
+    labels: Labels,
+    num_clients: int,
+    owners: Int[np.ndarray, " rows"],
+    seed: Seed = 0,
+    min_size: Count = 1,
+    draw: bool = False,
+) -> Partition:
+    """The clients among which the data source is divided already: the natural ones, or those of ``pfllib``.
+
+    Independent of the seed, except for ``draw``.
+
+    Args:
+        min_size: fewest examples of a client; clients with fewer, and their examples, are left out.
+        draw: whether to draw ``num_clients`` of them, if there are more, which keep their order.
+
+    Raises:
+        UserError: if there is not an owner for each example, or if it is another number of clients.
+    """
+    _check_owners(labels, owners)
+    parts = [rows for rows in rows_by_class(owners) if len(rows) >= min_size]
+    count = len(parts)
+    if draw and 0 < num_clients < count:
+        return [parts[i] for i in np.sort(np.random.default_rng(seed).choice(count, num_clients, replace=False))]
+    if num_clients != count:
+        least = f" with at least {min_size} examples" if min_size > 1 else ""
+        drawn = f", or partition.draw=True for {num_clients} random ones" if 0 < num_clients < count else ""
+        raise UserError(f"clients: {num_clients} clients but {count} in the data{least}; use clients={count}{drawn}")
+    return parts
+
+
+@checked
+def dirichlet_of_owners(
+    labels: Labels,
+    num_clients: int,
+    owners: Int[np.ndarray, " rows"],
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural = 10,
+    balance: bool = True,
+    max_tries: Count = 1000,
+) -> Partition:
+    """Skew of persons: the examples of each natural client are divided among the clients by a draw from Dir(alpha).
+
+    It is ``dirichlet`` with natural clients in place of classes. At small alpha almost all of a person's examples are
+    at one client, so that a client is a group of persons.
+
+    Args:
+        balance: whether a client that already holds an equal share of all examples gets none of the next person's.
+
+    Raises:
+        UserError: as in ``dirichlet``; if there is not an owner for each example.
+    """
+    _check_owners(labels, owners)
+    return class_holders.divide_classes(owners, num_clients, alpha, seed, min_size, balance, max_tries)
+
+
+@checked
+def pachinko(
+    labels: Labels,
+    num_clients: int,
+    coarse_labels: Int[np.ndarray, " rows"],
+    alpha: Concentration = 0.1,
+    fine_alpha: Concentration = 10.0,
+    size: Natural = 0,
+    seed: Seed = 0,
+) -> Partition:
+    """Label skew over two levels of classes: Pachinko allocation, as TensorFlow Federated divides CIFAR-100.
+
+    Each client draws a prior over coarse classes from Dir(alpha), and one over the classes below each from
+    Dir(fine_alpha). It draws a coarse class, then a class below it, and takes one of its examples, without replacement.
+    A class without examples left no longer counts, and the others below its coarse class are weighted up. TFF has 500
+    clients of 100 examples, and 100 clients of the test part.
+
+    Args:
+        coarse_labels: the class above the class of each example, such as 20 of CIFAR-100.
+        fine_alpha: concentration of the distribution over the classes below a coarse one.
+        size: examples of a client; 0 is an equal part, rounded down. Other examples have no owner.
+
+    Raises:
+        UserError: if a class is below two coarse ones, or if there are too few examples.
+    """
+    if len(coarse_labels) != len(labels):
+        raise UserError(f"partition: {len(labels)} examples need as many coarse labels, got {len(coarse_labels)}")
+    check_num_clients(labels, num_clients, max(size, 1))
+    rows_of_class, (_, coarse) = rows_by_class(labels), np.unique(coarse_labels, return_inverse=True)
+    for rows in rows_of_class:
+        if len(np.unique(coarse[rows])) > 1:
+            raise UserError(
+                f"partition: class {labels[rows[0]]} is below several coarse classes, such as "
+                f"{', '.join(map(str, np.unique(coarse_labels[rows])[:2]))}; expected one"
+            )
+    above = coarse[[rows[0] for rows in rows_of_class]]
+    size, rng = size or len(labels) // num_clients, np.random.default_rng(seed)
+    return class_holders.take_by_tree(rows_of_class, above, num_clients, size, alpha, fine_alpha, rng)
+
+
+def _check_owners(labels, owners):
+    if len(owners) != len(labels) or owners.min(initial=0) < 0:
+        raise UserError(f"partition: {len(labels)} examples need as many owners, integers from 0, got {len(owners)}")
+
+
+@checked
+def pfllib_dir(
+    labels: Labels,
+    num_clients: int,
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural | None = None,
+    max_tries: Count = 10_000,
+) -> Partition:
+    """Label skew: PFLlib's ``dir``, which is ``dirichlet`` with the limit of an even share and a larger least size.
+
+    PFLlib has alpha 0.1, and draws without an end: 427 times for 20 clients of the 1,797 digits.
+
+    Args:
+        min_size: fewest examples of a client; the whole draw is repeated until each has them. None is PFLlib's rule,
+            the smaller of 40 and half of an even share.
+
+    Raises:
+        UserError: as in ``dirichlet``.
+    """
+    least = _least(labels, num_clients) if min_size is None else min_size
+    return class_holders.divide_classes(labels, num_clients, alpha, seed, least, True, max_tries)
+
+
+@checked
+def pfllib_pat(
+    labels: Labels, num_clients: int, classes_per_client: int = 2, seed: Seed = 0, balance: bool = False
+) -> Partition:
+    """Label skew: PFLlib's ``pat``: each class goes to the first ``clients * classes_per_client / classes`` with room.
+
+    Classes are handed out in order, so that clients 0, 1, ... share the first ones; a client takes a contiguous part of
+    a class. PFLlib has 2 of 10 classes, 10 of 100 and 20 of 200; all classes are its ``iid``.
+
+    Args:
+        balance: whether a class is divided evenly; otherwise its m examples per holder become uniform sizes from
+            m / 10 to m, at least PFLlib's least size over the number of classes, and the last holder takes the rest.
+
+    Raises:
+        UserError: if a class would have no client, or too few examples for its clients.
+    """
+    check_num_clients(labels, num_clients, min_size=1)
+    rng, rows_of_class = np.random.default_rng(seed), rows_by_class(labels)
+    num_classes = len(rows_of_class)
+    class_holders.check_room(num_clients, num_classes, classes_per_client)
+    holders = -(-num_clients * classes_per_client // num_classes)
+    room, parts = np.full(num_clients, classes_per_client), [[] for _ in range(num_clients)]
+    least = 0 if balance else _least(labels, num_clients) / num_classes
+    for label, rows in enumerate(rows_of_class):
+        chosen = np.flatnonzero(room)[:holders]
+        if not len(chosen):
+            raise UserError(
+                f"partition pfllib_pat: classes {label} to {num_classes - 1} find no client with room, as {holders} "
+                f"clients hold each earlier one; make clients * classes_per_client ({num_clients} * "
+                f"{classes_per_client}) a multiple of the {num_classes} classes"
+            )
+        sizes = _sizes(label, len(rows), len(chosen), least, balance, rng)
+        for client, part in zip(chosen, np.split(rows, np.cumsum(sizes)), strict=True):
+            parts[client].append(part)
+        room[chosen] -= 1
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+@checked
+def pfllib_exdir(
+    labels: Labels,
+    num_clients: int,
+    alpha: Concentration,
+    classes_per_client: int = 2,
+    seed: Seed = 0,
+    min_size: Natural = 10,
+    max_tries: Count = 10_000,
+) -> Partition:
+    """Label skew: PFLlib's ``exdir``: each client draws some classes; Dir(alpha) divides a class among its clients.
+
+    The classes are redrawn until each has half of its even number of clients, at least one; then the division is
+    redrawn until every client has ``min_size`` examples, without a limit of its size. PFLlib draws without an end.
+
+    Raises:
+        UserError: if alpha is not positive, or if ``max_tries`` draws were not enough.
+    """
+    check_num_clients(labels, num_clients, max(min_size, 1))
+    num_classes = len(np.unique(labels))
+    class_holders.check_room(num_clients, num_classes, classes_per_client)
+    rng = np.random.default_rng(seed)
+    least = max(classes_per_client * num_clients // num_classes // 2, 1)
+    for _ in range(max_tries):
+        holds = np.argsort(rng.random((num_clients, num_classes)), axis=1) < classes_per_client
+        if holds.sum(axis=0).min() >= least:
+            return class_holders.divide_classes(labels, num_clients, alpha, rng, min_size, False, max_tries, holds)
+    raise UserError(
+        f"partition pfllib_exdir: no draw of {max_tries} gave each of {num_classes} classes {least} of {num_clients} "
+        f"clients with {classes_per_client} classes each; raise classes_per_client or the number of clients"
+    )
+
+
+def _least(labels, num_clients):
+    """Returns the fewest examples that PFLlib gives a client."""
+    return int(min(_BATCH / _TEST, len(labels) / (2 * max(num_clients, 1))))
+
+
+def _sizes(label, count, holders, least, balance, rng):
+    """Returns how many of the ``count`` examples of a class its holders but the last take."""
+    even = count / holders
+    low, high = (even, even + 1) if balance else (max(even / 10, least), even)
+    low, high = max(int(low), 1), int(high)
+    if holders > 1 and low >= high:
+        raise UserError(
+            f"partition pfllib_pat: class {label} has {count} examples for {holders} clients that take at least {low} "
+            f"each; use fewer clients or classes per client, or balance=True"
+        )
+    return rng.integers(low, high, holders - 1)
