@@ -254,7 +254,7 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
         UserError: if it is another file, if the labels are not the labels of its training images, or if there are not
             six clients.
     """
-    _, targets, centers = index_file.read_isic2019(path, "train")
+    _, targets, centers = map(np.array, zip(*index_file.read_isic2019(path, "train"), strict=True))
     if not np.array_equal(targets, labels):
         raise UserError(
             f"{path}: its {len(targets)} training images are not the {len(labels)} examples of the data; "

@@ -77,8 +77,8 @@ def _is_number(key):
     return re.fullmatch(r"-?\d{1,18}", key, re.ASCII) is not None
 
 
-def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Reads image names, classes and centres of a ``fold`` (train or test) of FLamby's ``train_test_split``, in order.
+def read_isic2019(path: str, fold: str) -> list[tuple[str, int, int]]:
+    """Reads image name, class and centre of each line of a ``fold`` (train or test) of FLamby's ``train_test_split``.
 
     Raises:
         UserError: if there is no such file, or if it is another file.
@@ -94,8 +94,7 @@ def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarr
             f"{path}: expected FLamby's train_test_split, a table with the columns image, target, center and fold, "
             f"some of them {fold}"
         )
-    names, targets, centers = zip(*columns, strict=True)
-    return list(names), np.array(targets), np.array(centers)
+    return columns
 
 
 def _read(path):

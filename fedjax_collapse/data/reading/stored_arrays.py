@@ -79,7 +79,7 @@ def read_pickled(stream: BinaryIO) -> Any:
             case name:
                 raise ValueError(f"it has the instruction {name}, and only arrays and dicts are loaded")
     try:
-        return _Resolving(_TIMES * count + _SPARE).value(stack.pop())
+        return _resolved(stack.pop(), _TIMES * count + _SPARE)
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
@@ -97,44 +97,41 @@ def _named(module, name):
     return module, name
 
 
-class _Resolving:
-    """Puts arrays in the place of how they are made, in at most ``left`` values."""
+def _resolved(root, left):
+    """Returns a value with arrays in the place of how they are made; it has at most ``left`` values."""
 
-    def __init__(self, left: int):
-        self.left = left
-
-    def value(self, value: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
+    def resolve(value):
+        nonlocal left
+        left -= 1
+        if left < 0:
             raise ValueError("it has the same values over and over")
         match value:
             case _Made():
                 if value.made is None:  # else it is there again
-                    value.made = self.of(value)
+                    value.made = make(value)
                 return value.made
             case dict():
-                return {self.value(key): self.value(item) for key, item in value.items()}
+                return {resolve(key): resolve(item) for key, item in value.items()}
             case list() | tuple():
-                return type(value)(map(self.value, value))
+                return type(value)(map(resolve, value))
         return value
 
-    def of(self, made: _Made) -> Any:
+    def make(made):
         if made.constructor in _BYTES:
             return "".join(made.arguments[:1]).encode("latin-1")
-        return self.array(made.state) if made.constructor in _ARRAY else _dtype(made)
-
-    def array(self, state: tuple) -> Any:
-        """Returns the array; of one that holds an object, the object."""
-        _, shape, dtype, is_fortran, content = state
+        if made.constructor not in _ARRAY:
+            return _dtype(made)
+        _, shape, dtype, is_fortran, content = made.state
         if isinstance(content, list):
             objects = np.empty(len(content), object)
             for row, value in enumerate(content):  # an assignment of all would take lists apart
-                objects[row] = self.value(value)
-            return objects.reshape(shape)[()]
-        content = self.value(content)
+                objects[row] = resolve(value)
+            return objects.reshape(shape)[()]  # of an array that holds an object, the object
+        content = resolve(content)
         content = content.encode("latin-1") if isinstance(content, str) else content
-        numbers = np.frombuffer(content, _dtype(dtype))
-        return numbers.reshape(shape, order="F" if is_fortran else "C")
+        return np.frombuffer(content, _dtype(dtype)).reshape(shape, order="F" if is_fortran else "C")
+
+    return resolve(root)
 
 
 def _dtype(made):

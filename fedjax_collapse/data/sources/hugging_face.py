@@ -28,14 +28,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.images.encoded import (
-    Decoding,
-    Encoded,
-    Listing,
-    decode_all,
-    decode_listing,
-    divide,
-)
+from fedjax_collapse.data.reading.images import encoded
 from fedjax_collapse.data.reading.natural_clients import Client, check_client, held_out_of_owners
 from fedjax_collapse.data.reading.parts import VALIDATION, find_files
 from fedjax_collapse.data.reading.tables import checked, choose_column, read_table, reading_table
@@ -72,7 +65,7 @@ def _tables(kind: str, what: str) -> Callable[..., Source]:
     ) -> Arrays:
         columns = dict(image=image_column, label=label_column, client=client_column, coarse=coarse_column)
         listing = _listing(path, kind, columns, task == "multi_label", validation, test_fraction, seed)
-        arrays = decode_listing(listing, classes, Decoding(image_size, channels, scale=scale))
+        arrays = encoded.decode_listing(listing, classes, encoded.Decoding(image_size, channels, scale=scale))
         return arrays | {"task": np.array(task)}
 
     read.__name__ = read.__qualname__ = kind.lower()
@@ -120,7 +113,8 @@ def parquet_clients(
             f"{path}: it has no test part, and test_fraction {test_fraction:g} is none of any client's rows"
         )
     names = parts[0].class_names
-    options = dict(several=several, decoding=Decoding(image_size, channels, scale=scale), class_names=names or ())
+    decoding = encoded.Decoding(image_size, channels, scale=scale)
+    options = dict(several=several, decoding=decoding, class_names=names or ())
     train, test = (functools.partial(_clients_of, *part, **options) for part in zip(parts, rows, strict=True))
     return Stream(str(path), train, test, len(parts[0].clients), names, task, normalisation)
 
@@ -141,19 +135,20 @@ def _listing(path, kind, columns, several, validation, test_fraction, seed):
             names[file] = not several and _class_names_in(file, table.schema, chosen["label"])
         if files and not part:
             raise UserError(f"{files[0]}: it has no rows; expected at least one example, fetch or write it again")
-    train, test = parts if parts[1] else divide(path, parts[0], test_fraction, seed)
+    train, test = parts if parts[1] else encoded.divide(path, parts[0], test_fraction, seed)
     labels = [example.label for example in train]
     if several:
-        return Listing(train, test, sorted({name for own in labels for name in own}))
+        return encoded.Listing(train, test, sorted({name for own in labels for name in own}))
     if isinstance(labels[0], str):
         known = sorted(map(str, set(labels)), key=class_order)
         number = {name: row for row, name in enumerate(known)}
-        return Listing(*([each._replace(label=_class(each, number)) for each in part] for part in (train, test)), known)
+        train, test = ([each._replace(label=_class(each, number)) for each in part] for part in (train, test))
+        return encoded.Listing(train, test, known)
     named = [(file, own) for file, own in names.items() if own]
     for file, own in named:
         if own != named[0][1]:
             raise UserError(f"{file}: other class names than {named[0][0].name}; expected the files of one data set")
-    return Listing(train, test, named[0][1] if named else numbered(path, labels))
+    return encoded.Listing(train, test, named[0][1] if named else numbered(path, labels))
 
 
 def _read(file, kind, columns, keys=None):
@@ -206,7 +201,7 @@ def _example(where, names, several, image, label, client=None, coarse=None):
     if "coarse" in names and not isinstance(coarse, int):
         raise UserError(f"{where} has {coarse!r:.40} in {names['coarse']!r}; expected an integer")
     own = tuple(map(str, label)) if several else label if isinstance(label, str) else int(label)
-    return Encoded(content, where.replace(": row", ", row"), own, client=client, coarse=coarse)
+    return encoded.Encoded(content, where.replace(": row", ", row"), own, client=client, coarse=coarse)
 
 
 def _class(example, number):
@@ -275,7 +270,7 @@ def _clients_of(index, chosen, first: int = 0, *, several, decoding, class_names
             listed = [examples.pop(row) for row in own.tolist()]
             labels = [each.label if isinstance(each.label, int | tuple) else _class(each, number) for each in listed]
             targets = multi_hot(labels, class_names) if several else np.array(labels)
-            yield ClientExamples(index.clients[index.owners[own[0]]], decode_all(listed, decoding), targets)
+            yield ClientExamples(index.clients[index.owners[own[0]]], encoded.decode_all(listed, decoding), targets)
 
 
 def _read_rows(index, several, rows):

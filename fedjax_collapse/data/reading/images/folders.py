@@ -79,15 +79,12 @@ def list_isic2019(path: str, split_file: str) -> Listing:
     """
     parts = []
     for fold in ("train", "test"):
-        rows = zip(*read_isic2019(split_file, fold), strict=True)
-        files = [
-            (file_below(Path(path), f"{name}.jpg", split_file), int(target), int(centre))
-            for name, target, centre in rows
-        ]
-        for file, _, centre in files:
+        parts.append([])
+        for name, target, centre in read_isic2019(split_file, fold):
             if not 0 <= centre < len(ISIC2019_CENTRES):
-                raise UserError(f"{split_file}: {file.stem} has centre {centre}, expected 0 to 5; fetch the file again")
-        parts.append([Encoded(file, str(file), target, centre) for file, target, centre in files])
+                raise UserError(f"{split_file}: {name} has centre {centre}, expected 0 to 5; fetch the file again")
+            file = file_below(Path(path), f"{name}.jpg", split_file)
+            parts[-1].append(Encoded(file, str(file), target, centre))
     return Listing(*parts, ISIC2019_CLASSES, ISIC2019_CENTRES)
 
 
