@@ -1,7 +1,7 @@
 """Assignment of classes to clients, and of their examples.
 
 ``balanced``, ``niid`` and ``sequential`` return which client holds which class, [clients, classes] bool;
-``divide_classes`` and ``take_by_priors`` are draws from Dirichlet distributions.
+``divide_classes`` and ``take`` draw from Dirichlet distributions and from classes by weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -179,59 +179,15 @@ def divide_classes(
     return draw_until(draw, labels, num_clients, alpha, min_size, max_tries)
 
 
-def take_by_priors(
-    rows_of_class: Sequence[np.ndarray], num_clients: int, alpha: float, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """The rows of each client, which in random order take one by one from classes drawn by their priors."""
-    rows_of_class = [rng.permutation(rows) for rows in rows_of_class]
-    left = np.array([len(rows) for rows in rows_of_class])
-    priors = rng.dirichlet(np.full(len(left), alpha), num_clients)
-    parts = [[] for _ in range(num_clients)]
-    for client in rng.permutation(np.arange(sum(map(len, rows_of_class))) % num_clients):
-        weights = priors[client] * (left > 0)
-        bounds = np.cumsum(weights)
-        if not bounds[-1] > 0:
-            bounds = np.cumsum(left)
-        draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
-        label = np.searchsorted(bounds, draw, side="right")
-        left[label] -= 1
-        parts[client].append(rows_of_class[label][left[label]])
-    return [np.array(part) for part in parts]
+def take(bounds: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> int:
+    """Draws a class, with the differences of ``bounds`` as weights, and takes one of the examples that are ``left``."""
+    draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
+    label = np.searchsorted(bounds, draw, side="right")
+    left[label] -= 1
+    return label
 
 
-def take_by_tree(
-    rows_of_class: Sequence[np.ndarray],
-    coarse: np.ndarray,
-    num_clients: int,
-    size: int,
-    alpha: float,
-    fine_alpha: float,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """The rows of each client, which in turn take ``size`` examples by a prior over coarse classes and one below each.
-
-    ``coarse`` [classes] is the coarse class of each class, counted from 0.
-    """
-    rows_of_class = [rng.permutation(rows) for rows in rows_of_class]
-    left = np.array([len(rows) for rows in rows_of_class])
-    parts = []
-    for _ in range(num_clients):
-        prior, below = rng.dirichlet(np.full(coarse.max() + 1, alpha)), rng.gamma(fine_alpha, size=len(left))
-        bounds, own = None, []
-        for _ in range(size):
-            if bounds is None:
-                bounds = np.cumsum(_tree_weights(prior, below, coarse, left))
-            draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
-            label = np.searchsorted(bounds, draw, side="right")
-            left[label] -= 1
-            own.append(rows_of_class[label][left[label]])
-            if not left[label]:
-                bounds = None
-        parts.append(np.array(own))
-    return parts
-
-
-def _tree_weights(prior, below, coarse, left):
+def tree_weights(prior: np.ndarray, below: np.ndarray, coarse: np.ndarray, left: np.ndarray) -> np.ndarray:
     """Returns the probability of each class, without classes that are exhausted; where none is left, what is left."""
     below = below * (left > 0)
     total = np.bincount(coarse, below, minlength=len(prior))[coarse]

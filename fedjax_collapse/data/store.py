@@ -295,9 +295,8 @@ class StoreWriter:
         _check_distinct(self.folder / _NAMES)
         counted = [_COUNTS] if self._count_classes(np.diff(offsets)) else []
         files.flush(self.folder / name for name in (*counted, *rows))
-        content = self._described() | {
-            "test_rows": self._test_rows, "index": _digest(self.folder, _INDEX), "test": _test_digest(self.folder),
-        }  # fmt: skip
+        index, test = (_digest(self.folder, names) for names in (_INDEX, _TEST.values()))
+        content = self._described() | {"test_rows": self._test_rows, "index": index, "test": test}
         write_json(self.folder / _STORE, _sealed(content))
         for name in (_SIZES, _UNFINISHED):
             (self.folder / name).unlink(missing_ok=True)
@@ -362,7 +361,7 @@ class Store:
         """
         if not self.facts["test_rows"]:
             raise UserError(f"{self.folder}: the store has no test rows; convert it again with a test set")
-        if _test_digest(self.folder) != self.facts["test"]:
+        if _digest(self.folder, _TEST.values()) != self.facts["test"]:
             raise Damaged(f"{self.folder}: its test rows differ from what was written; {_AGAIN}")
         return tuple(
             _mapped(self.folder / own, self.facts["test_rows"], self.facts["shapes"][kind])
@@ -626,10 +625,6 @@ def _digest(folder, names):
         except OSError as error:
             raise Damaged(f"{folder / name}: cannot be read ({error.strerror}); {_AGAIN}") from error
     return found
-
-
-def _test_digest(folder):
-    return _digest(folder, _TEST.values())
 
 
 def _locked(folder):

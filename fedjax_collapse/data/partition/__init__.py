@@ -95,7 +95,15 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
     """
     check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
-    return class_holders.take_by_priors(rows_by_class(labels), num_clients, alpha, rng)
+    rows_of_class = [rng.permutation(rows) for rows in rows_by_class(labels)]
+    left = np.array([len(rows) for rows in rows_of_class])
+    priors = rng.dirichlet(np.full(len(left), alpha), num_clients)
+    parts = [[] for _ in range(num_clients)]
+    for client in rng.permutation(np.arange(len(labels)) % num_clients):
+        bounds = np.cumsum(priors[client] * (left > 0))
+        label = class_holders.take(bounds if bounds[-1] > 0 else np.cumsum(left), left, rng)
+        parts[client].append(rows_of_class[label][left[label]])
+    return [np.array(part) for part in parts]
 
 
 @checked
@@ -358,7 +366,20 @@ def pachinko(
             )
     above = coarse[[rows[0] for rows in rows_of_class]]
     size, rng = size or len(labels) // num_clients, np.random.default_rng(seed)
-    return class_holders.take_by_tree(rows_of_class, above, num_clients, size, alpha, fine_alpha, rng)
+    rows_of_class, parts = [rng.permutation(rows) for rows in rows_of_class], []
+    left = np.array([len(rows) for rows in rows_of_class])
+    for _ in range(num_clients):
+        prior, below = rng.dirichlet(np.full(above.max() + 1, alpha)), rng.gamma(fine_alpha, size=len(left))
+        bounds, own = None, []
+        for _ in range(size):
+            if bounds is None:
+                bounds = np.cumsum(class_holders.tree_weights(prior, below, above, left))
+            label = class_holders.take(bounds, left, rng)
+            own.append(rows_of_class[label][left[label]])
+            if not left[label]:
+                bounds = None
+        parts.append(np.array(own))
+    return parts
 
 
 def _check_owners(labels, owners):

@@ -85,20 +85,18 @@ def tff(
     Raises:
         UserError: if the file cannot be read, or lacks a split or feature; the message names it.
     """
-    encoding, is_hdf5 = (
-        _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length),
-        Path(path).suffix.lower() in (".h5", ".hdf5"),
-    )
+    encoding = _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length)
+    is_hdf5 = Path(path).suffix.lower() in (".h5", ".hdf5")
     if is_hdf5 != bool(test_file):
         raise UserError(f"{path}: a file of HDF5 has one part, of SQLite both; set data.test_file only with the former")
     if encoding is not None and invert:
         raise UserError(f"data.invert with task {task}: it exchanges black and white; leave it out")
+    of_hdf5 = hdf5.stream, hdf5.count_clients, hdf5.encode_images, hdf5.encode_texts
+    of_sqlite = _stream, _count_clients, _encode_images, _encode_texts
+    stream, count_clients, encode_images, encode_texts = of_hdf5 if is_hdf5 else of_sqlite
+    encode = functools.partial(encode_texts, encoding=encoding)
     if encoding is None:
-        encode_images = hdf5.encode_images if is_hdf5 else _encode_images
         encode = functools.partial(encode_images, label=label, invert=invert)
-    else:
-        encode = functools.partial(hdf5.encode_texts if is_hdf5 else _encode_texts, encoding=encoding)
-    stream, count_clients = (hdf5.stream, hdf5.count_clients) if is_hdf5 else (_stream, _count_clients)
     splits = [(path, "examples"), (test_file, "examples")] if is_hdf5 else [(path, train_split), (path, test_split)]
     train, test = (functools.partial(stream, *split, encode, max_examples) for split in splits)
     facts = str(path), train, test, count_clients(*splits[0])
