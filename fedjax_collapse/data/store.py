@@ -224,7 +224,8 @@ class StoreWriter:
 
     def _described(self):
         shapes = {file: [dtype.str, shape] for file, (dtype, shape) in self._shapes.items()}
-        return {"version": VERSION, "clients": self.done, "rows": self.rows, "shapes": shapes, **self._facts}
+        numbers = {"clients": self.done, "rows": self.rows, "test_rows": self._test_rows}
+        return {"version": VERSION, **numbers, **self._facts, "shapes": shapes}
 
     def _hashes(self):
         return {name: written.hexdigest() for name, written in self._written.items()}
@@ -296,7 +297,7 @@ class StoreWriter:
         counted = [_COUNTS] if self._count_classes(np.diff(offsets)) else []
         files.flush(self.folder / name for name in (*counted, *rows))
         index, test = (_digest(self.folder, names) for names in (_INDEX, _TEST.values()))
-        content = self._described() | {"test_rows": self._test_rows, "index": index, "test": test}
+        content = self._described() | {"index": index, "test": test}
         write_json(self.folder / _STORE, _sealed(content))
         for name in (_SIZES, _UNFINISHED):
             (self.folder / name).unlink(missing_ok=True)

@@ -178,7 +178,11 @@ def _check_mode(what, mode):
         raise UserError(f"{what} mode {mode!r}: expected one of {', '.join(PADDINGS)}")
 
 
-_torchvision = functools.partial(auto_augment, rule="torchvision")
+_crop_flip = chain(crop, flip)
+_reflect_crop_flip = chain(functools.partial(crop, mode="reflect"), flip)
+_crop_flip_rotate = chain(crop, flip, functools.partial(rotate, degrees=15.0))
+_auto_augment_torchvision = functools.partial(auto_augment, rule="torchvision")
+_none = chain()
 
 # The shear by 0.1 degrees, less than half a pixel, is omitted. Unlike FLamby, this uses nearest pixels instead of
 # linear interpolation, fills the borders of a shrunken image by reflection, and draws the number of holes per image.
@@ -193,17 +197,24 @@ _flamby_isic2019 = chain(
 
 # per paper and data set, as in the released code, or as in the paper's text where no code was released
 PRESETS: dict[str, Augmentation] = {
-    **dict.fromkeys(("none", "moon_tiny_imagenet", "fedmr_svhn", "fedmr_fashion_mnist", "feduv_cifar10"), chain()),
-    **dict.fromkeys(
-        ("feddecorr_cifar10", "feduv_cifar100", "feduv_stl10", "feduv_tiny_imagenet", "feduv_domains"),
-        chain(crop, flip),
-    ),
+    "none": _none,
+    "feddecorr_cifar10": _crop_flip,
     "feddecorr_cifar100": chain(crop, flip, auto_augment),
     "feddecorr_tiny_imagenet": auto_augment,
-    "feddecorr_cifar100_torchvision": chain(crop, flip, _torchvision),
-    "feddecorr_tiny_imagenet_torchvision": _torchvision,
-    **dict.fromkeys(("moon_cifar10", "fedmr_cifar10"), chain(functools.partial(crop, mode="reflect"), flip)),
-    **dict.fromkeys(("moon_cifar100", "fedmr_cifar100"), chain(crop, flip, functools.partial(rotate, degrees=15.0))),
+    "feddecorr_cifar100_torchvision": chain(crop, flip, _auto_augment_torchvision),
+    "feddecorr_tiny_imagenet_torchvision": _auto_augment_torchvision,
+    "moon_cifar10": _reflect_crop_flip,
+    "moon_cifar100": _crop_flip_rotate,
+    "moon_tiny_imagenet": _none,
+    "fedmr_cifar10": _reflect_crop_flip,
+    "fedmr_cifar100": _crop_flip_rotate,
+    "fedmr_svhn": _none,
+    "fedmr_fashion_mnist": _none,
+    "feduv_cifar10": _none,
+    "feduv_cifar100": _crop_flip,
+    "feduv_stl10": _crop_flip,
+    "feduv_tiny_imagenet": _crop_flip,
+    "feduv_domains": _crop_flip,
     "flamby_isic2019": _flamby_isic2019,
     "fedbn_domains": chain(flip, functools.partial(rotate, degrees=30.0)),
 }
