@@ -13,7 +13,6 @@ import functools
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -100,9 +99,15 @@ def _count_clients(root):
 
 def _read(file, allowance):
     """Returns the inputs and the labels of a file."""
-    with reading(file, "cannot be read", "expected PFLlib's array data, a pickled dict of NumPy arrays x and y"):
+    hint = "expected PFLlib's array data, a pickled dict of NumPy arrays x and y"
+    with reading(file, "cannot be read", hint), zipfile.ZipFile(file) as archive:
         allowance.of(file)
-        data = _unpickled(file, allowance)
+        check_member(archive, "data.npy", allowance)
+        with archive.open("data.npy") as stream:
+            shape, dtype = read_header(stream)
+            if shape or not dtype.hasobject:
+                raise ValueError(f"it holds an array of {dtype}{list(shape)}")
+            data = read_pickled(stream)
     x, labels = (data.get(name) if isinstance(data, dict) else None for name in "xy")
     inputs = _inputs_of(x)
     if inputs is None or not (_is_array(labels, "iu", 1) and len(inputs) == len(labels)):
@@ -132,16 +137,6 @@ def _inputs_of(x):
         if _is_array(ids, "iu", 2) and _is_array(lengths, "iu", 1):
             return np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0).astype(np.int32)
     return None
-
-
-def _unpickled(file, allowance) -> Any:
-    with zipfile.ZipFile(file) as archive:
-        check_member(archive, "data.npy", allowance)
-        with archive.open("data.npy") as stream:
-            shape, dtype = read_header(stream)
-            if shape or not dtype.hasobject:
-                raise ValueError(f"it holds an array of {dtype}{list(shape)}")
-            return read_pickled(stream)
 
 
 def _is_array(value, kinds, ndim):
