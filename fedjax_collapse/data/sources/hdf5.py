@@ -28,7 +28,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
-from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
+from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, is_unicode, parse_json
 from fedjax_collapse.data.source import from_files

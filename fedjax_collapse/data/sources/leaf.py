@@ -31,7 +31,7 @@ from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, chann
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
 from fedjax_collapse.data.reading.listings import file_below, files_below
 from fedjax_collapse.data.reading.natural_clients import check_client
-from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
+from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.reading.untrusted import parse_json
 from fedjax_collapse.data.source import Channels, Size, from_files
 from fedjax_collapse.data.sources.normalisations import Normalisation

@@ -23,7 +23,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
-from fedjax_collapse.data.reading.tables.levels import as_square, to_levels
+from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.source import from_files
 from fedjax_collapse.data.sources import hdf5
 from fedjax_collapse.data.sources.normalisations import Normalisation
