@@ -1,4 +1,38 @@
-"""The config from which the configs of this folder start, which is the library's."""
+"""What the configs of this folder start from: the library's config, and what may follow the name of a file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ml_collections import ConfigDict
 
 from fedjax_collapse.config.base import StudyConfig as StudyConfig
 from fedjax_collapse.config.base import get_config as get_config
+from fedjax_collapse.core.records import UserError
+
+Change = Callable[[ConfigDict, str], None]
+
+
+def variants(
+    *names: str, start: Callable[[], ConfigDict] = get_config
+) -> Callable[[Change], Callable[..., ConfigDict]]:
+    """Returns a decorator that makes ``get_config(arg)`` of a function which changes the config that ``start`` returns.
+
+    ``arg`` is one of the names, by default the first.
+
+    Raises:
+        UserError: by ``get_config``, if it is none of them.
+    """
+
+    def decorate(change):
+        def get_config(arg: str = names[0]) -> ConfigDict:
+            if arg not in names:
+                *others, last = (name or "nothing" for name in names)
+                file = Path(change.__code__.co_filename).name
+                raise UserError(f"{file}:{arg}: expected {', '.join(others)} or {last} after the file name")
+            config = start()
+            change(config, arg)
+            return config
+
+        return get_config
+
+    return decorate

@@ -13,7 +13,6 @@ Small data: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 METHODS = {
     "fedavg": dict(),
@@ -41,8 +40,8 @@ METHODS = {
 }
 
 
-def get_config(arg: str = "digits") -> ConfigDict:
-    config = base.get_config()
+@base.variants("digits", "glyphs", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 20, 10
     config.network = dict(name="small_cnn", channels=(16, 32, 64))
     config.arms, config.watch = METHODS, "all"
@@ -52,9 +51,6 @@ def get_config(arg: str = "digits") -> ConfigDict:
         config.data = dict(source="glyphs", num_classes=10, train_size=2000, test_size=1000)
         config.network = dict(name="feduv_cnn")
         config.partition.alpha, config.training.epochs = 0.1, 2
-    elif arg == "smoke":
+    else:
         config.seeds, config.rounds, config.evaluate_every = (0,), 2, 1
         config.network.channels, config.training.epochs = (4, 16), 1
-    else:
-        raise UserError(f"label_skew.py:{arg}: expected digits, glyphs or smoke after the file name")
-    return config

@@ -13,7 +13,6 @@ Small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 METHODS = (
     "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe", "ditto", "apfl", "pfedme", "per_fedavg",
@@ -28,11 +27,8 @@ DATA = {
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    if arg not in ("offline", "smoke", *DATA):
-        expected = f"expected offline, {', '.join(DATA)} or smoke after the file name"
-        raise UserError(f"personal_collapse.py:{arg}: {expected}")
-    config = base.get_config()
+@base.variants("offline", *DATA, "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 20
     config.evaluate_every = config.checkpoint_every = config.rounds
     config.own_tests, config.finetuning = dict(name="split"), dict(epochs=5)
@@ -55,4 +51,3 @@ def get_config(arg: str = "offline") -> ConfigDict:
         config.network = dict(name="mlp", hidden=(16, 16))
         config.arms = {name: (arms | decov)[name] for name in ("local", "fedavg", "ditto", "ditto_decov")}
         config.settings = {"digits": DATA["digits"]}
-    return config

@@ -10,13 +10,10 @@ A demonstration on small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in ("", "smoke"):
-        raise UserError(f"personalised.py:{arg}: expected nothing or smoke after the file name")
-    config = base.get_config()
+@base.variants("", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.clients = (0, 1, 2), 20
     config.own_tests = dict(name="split", validation=0.1)
     config.finetuning = dict(epochs=5)
@@ -30,4 +27,3 @@ def get_config(arg: str = "") -> ConfigDict:
     }
     if arg == "smoke":
         config.rounds, config.seeds = 2, (0,)
-    return config

@@ -14,7 +14,6 @@ A demonstration on small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 
 def private(clip: float, **options) -> dict:
@@ -22,10 +21,8 @@ def private(clip: float, **options) -> dict:
     return dict(dp_fedavg=dict(clip=clip, **options))
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in ("", "smoke"):
-        raise UserError(f"private.py:{arg}: expected nothing or smoke after the file name")
-    config = base.get_config()
+@base.variants("", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.clients, config.participation, config.rounds, config.seeds = 200, 0.1, 100, (0, 1, 2)
     config.cohort.sampler.name = "poisson"
     config.partition = dict(name="iid", seed=0)
@@ -42,4 +39,3 @@ def get_config(arg: str = "") -> ConfigDict:
     }
     if arg == "smoke":
         config.seeds = (0,)
-    return config

@@ -12,7 +12,6 @@ A demonstration on small data: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 ARMS = {
     "fedavg": dict(),
@@ -22,14 +21,12 @@ ARMS = {
 NETWORK = dict(name="small_cnn", channels=(16, 32, 64))
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in ("", "smoke", "mnist"):
-        raise UserError(f"quickstart.py:{arg}: expected nothing, smoke or mnist after the file name")
-    config = base.get_config()
+@base.variants("", "smoke", "mnist")
+def get_config(config: ConfigDict, arg: str) -> None:
     if arg == "smoke":
         config.rounds, config.seeds, config.partition.seed = 2, (0,), 0
         config.arms = {name: ARMS[name] for name in ("fedavg", "feddecorr")}
-        return config
+        return
     config.arms, config.network, config.seeds = ARMS, NETWORK, (0, 1, 2, 3, 4)
     config.partition.alpha, config.training.learning_rate = 0.05, 0.03
     if arg == "mnist":
@@ -37,4 +34,3 @@ def get_config(arg: str = "") -> ConfigDict:
     else:
         config.rounds, config.training.batch_size = 12, 16
         config.training.drop_last = True  # a last batch of two images of one class makes FedDecorr's gradient explode
-    return config

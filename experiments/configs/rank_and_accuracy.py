@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from experiments.configs import base
 from experiments.configs.label_skew import METHODS
 from fedjax_collapse.config.published import GLYPHS
-from fedjax_collapse.core.records import UserError
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {
@@ -50,10 +49,8 @@ REGIMES = {  # partition.alpha, training.epochs, rounds
 }
 
 
-def get_config(arg: str = "all") -> ConfigDict:
-    if arg not in ("all", "smoke", *DATA):
-        raise UserError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke after the file name")
-    config = base.get_config()
+@base.variants("all", *DATA, "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds = (0, 1, 2)
     config.arms = {name: arm for name, arm in METHODS.items() if name not in LEFT_OUT} | OTHERS
     config.sweep = SWEEP
@@ -77,4 +74,3 @@ def get_config(arg: str = "all") -> ConfigDict:
         config.arms = {name: METHODS[name] for name in ("fedavg", "feddecorr", "fedlc")}
         config.settings = {f"alpha {alpha}": dict(partition=dict(alpha=alpha)) for alpha in (0.1, 0.5)}
         config.sweep = {"methods.feddecorr.strength": (0.1, 1.0)}
-    return config

@@ -13,7 +13,6 @@ Small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 METHODS = {
     "fedavg": dict(),
@@ -30,10 +29,8 @@ ATTACKS = {
 }
 
 
-def get_config(arg: str = "digits") -> ConfigDict:
-    if arg not in ("digits", "smoke"):
-        raise UserError(f"robust.py:{arg}: expected digits or smoke after the file name")
-    config = base.get_config()
+@base.variants("digits", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 15
     config.evaluate_every = config.checkpoint_every = config.rounds
     config.partition.alpha, config.partition.min_size = 0.5, 16
@@ -51,4 +48,3 @@ def get_config(arg: str = "digits") -> ConfigDict:
         config.network = dict(name="mlp", hidden=(16, 16))
         config.arms = {name: dict(config.arms[name]) for name in ("fedavg", "decov_krum")}
         config.settings = {name: dict(methods=ATTACKS[name]) for name in ("backdoor", "alie")}
-    return config

@@ -14,7 +14,6 @@ features allow. Behind the file name: nothing, ``head``, or ``smoke``, two round
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 LETTERS = dict(source="glyphs", num_classes=26, image_size=28, channels=1, domains=("clean", "textured"))
 DIGITS = dict(source="mnist5k", normalisation="half")  # that of the letters, whose pixels are from -1 to 1
@@ -22,10 +21,8 @@ VIT = dict(name="vit", size="micro", patch=7)
 BACKBONE, HEAD = "runs/letters.safetensors", "runs/digits_head.safetensors"
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in ("", "head", "smoke"):
-        raise UserError(f"pretrain.py:{arg}: expected nothing, head or smoke after the file name")
-    config = base.get_config()
+@base.variants("", "head", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.arms = dict(central=dict())
     config.clients, config.partition = 1, dict(name="iid")
     config.network = VIT
@@ -35,7 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
         config.data = DIGITS
         config.network.weights = BACKBONE
         config.training.update(dict(batch_size=32, learning_rate=0.01, freeze="body", optimizer=dict(name="adam")))
-        return config
+        return
     config.data = dict(**LETTERS, train_size=6000, test_size=1000)
     config.training.update(
         dict(batch_size=128, learning_rate=1e-3, clip_norm=1.0, optimizer=dict(name="adamw", weight_decay=0.03))
@@ -43,4 +40,3 @@ def get_config(arg: str = "") -> ConfigDict:
     if arg == "smoke":
         config.data.update(dict(train_size=128, test_size=64))
         config.rounds, config.evaluate_every, config.checkpoint_every = 2, 2, 2
-    return config

@@ -18,7 +18,6 @@ from experiments.configs import base
 from experiments.configs.adapters.pretrain import BACKBONE, DIGITS, HEAD, LETTERS, VIT
 from fedjax_collapse.config.cells import merged
 from fedjax_collapse.config.published import crossed
-from fedjax_collapse.core.records import UserError
 
 RANKS = (2, 2, 2, 2, 4, 4, 8, 8)
 ADAPTERS = dict(rank=max(RANKS), alpha=float(max(RANKS)), layers=("query", "value"), one_scale=True)
@@ -52,10 +51,8 @@ RATES = {f"lr {rate:g}": dict(training=dict(learning_rate=rate)) for rate in (0.
 RATES["lr 0.2, 24 steps"] = dict(training=dict(learning_rate=0.2, steps=24, batch_size=25))
 
 
-def get_config(arg: str = "all") -> ConfigDict:
-    if arg not in ("all", "smoke", *DATA):
-        raise UserError(f"rank_collapse.py:{arg}: expected all, {', '.join(DATA)} or smoke after the file name")
-    config = base.get_config()
+@base.variants("all", *DATA, "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.clients, config.rounds, config.checkpoint_every = (0, 1, 2, 3, 4), len(RANKS), 10, 10
     config.data, config.network = DIGITS, dict(**VIT, weights=HEAD, adapters=ADAPTERS)
     config.training.update(dict(steps=10, batch_size=16, momentum=0.0, weight_decay=0.0, clip_norm=1.0))
@@ -66,4 +63,3 @@ def get_config(arg: str = "all") -> ConfigDict:
         config.arms = {name: ARMS[name] for name in ("fedit", "flexlora", "flexlora_decorr", "raflora")}
         small = dict(data=dict(train_size=400, test_size=50), network=dict(weights=""))
         config.settings = {"shifted": merged(DATA["shifted"], small)}
-    return config

@@ -12,10 +12,11 @@ known: the number of clients, alpha and the round; ours are a guess.
 
 from experiments.configs.feddecorr import base
 
-get_config = base.study(
+get_config = base.grid(
     __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=base.settings(base.skews([0.05]), "cifar10"), training=dict(logged_epochs=10)),
-    offline=dict(settings=base.settings(base.skews([0.05]), "digits"), training=dict(logged_epochs=5)),
+    base.skews([0.05]),
+    "cifar10",
     smoke=["digits-0.05"],
+    full=dict(training=dict(logged_epochs=10)),
+    offline=dict(training=dict(logged_epochs=5)),
 )

@@ -13,10 +13,6 @@ follows the main text, so data, network and skews are taken from there.
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.figures2_7 import ALPHAS
 
-get_config = base.study(
-    __file__,
-    arms=base.arms("fedavgm", "fedprox", "moon"),  # paper
-    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar100")),
-    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
-    smoke=["digits-0.05"],
-)
+ARMS = base.arms("fedavgm", "fedprox", "moon")  # paper
+
+get_config = base.grid(__file__, base.skews(ALPHAS), "cifar100", smoke=["digits-0.05"], arms=ARMS)

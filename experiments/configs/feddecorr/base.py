@@ -3,9 +3,12 @@
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from fedjax_collapse.config.published import DIGITS, Paper, crossed
+from ml_collections import ConfigDict
+
+from fedjax_collapse.config.published import DIGITS, Changes, Paper, Rows, compared, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"
@@ -118,3 +121,37 @@ DATA = dict(  # what the settings of each data set have in common
         arms=dict(moon=_WITHOUT_PROJECTOR, moon_decorr=_WITHOUT_PROJECTOR),  # released code
     ),
 )
+NAMES = dict(cifar10="CIFAR10", cifar100="CIFAR100", tiny="Tiny-ImageNet")
+
+
+def grid(
+    file: str,
+    columns: Mapping[str, Changes],
+    *data: str,
+    smoke: Sequence[str],
+    source: str = SOURCE,
+    rows: Rows | None = None,
+    spreads: Rows | None = None,
+    arms: Mapping[str, Changes] = WITH_AND_WITHOUT,
+    full: Changes | None = None,
+    offline: Changes | None = None,
+    **both: Any,
+) -> Callable[..., ConfigDict]:
+    """Returns the ``get_config`` of a study with these columns on each of the data sets, offline on digits.
+
+    Args:
+        file: as in ``study``, like ``smoke``, ``arms`` and ``both``.
+        columns: settings on one data set.
+        *data: of ``:full``; ``:offline`` is compared with the first of them.
+        source: the paper and its table, which has the ``rows`` and ``spreads``, as in ``compared``.
+        full: other changes of ``:full``.
+        offline: other changes of ``:offline``.
+    """
+    versions = dict(settings=settings(columns, *data)), dict(settings=settings(columns, "digits"))
+    if rows:
+        first = NAMES[data[0]]
+        part = f"{source}, {first}" if len(data) > 1 else source
+        versions[0]["paper"] = compared(source, rows, spreads=spreads or {})
+        versions[1]["paper"] = compared(part, rows, WHY.format(first), spreads=spreads or {})
+    of_full, of_offline = (own | (more or {}) for own, more in zip(versions, (full, offline), strict=True))
+    return study(file, arms=arms, full=of_full, offline=of_offline, smoke=smoke, **both)

@@ -16,19 +16,14 @@ from experiments.configs.feddecorr import base
 
 ALPHAS = (0.05, "iid")  # our choice
 
-get_config = base.study(
+get_config = base.grid(
     __file__,
-    arms=base.WITH_AND_WITHOUT,
+    base.skews(ALPHAS),
+    "cifar10",
+    smoke=["digits-0.05"],
     measurements=dict(features="features", probe="linear_probe"),
     measure_every=10,
-    full=dict(
-        settings=base.settings(base.skews(ALPHAS), "cifar10"),
-        network=dict(name="resnet20"),  # paper
-    ),
-    offline=dict(
-        settings=base.settings(base.skews(ALPHAS), "digits"),
-        network=dict(name="resnet20", width_multiplier=0.5),
-    ),
-    smoke=["digits-0.05"],
+    full=dict(network=dict(name="resnet20")),  # paper
+    offline=dict(network=dict(name="resnet20", width_multiplier=0.5)),
     smoke_network=dict(name="resnet20", width_multiplier=0.25),
 )

@@ -16,11 +16,6 @@ from experiments.configs.feddecorr import base
 ALPHAS = (0.05, 0.1)  # paper
 STRENGTHS = (0.01, 0.05, 0.1, 0.2, 0.3)  # paper; its 0 is the arm fedavg
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    sweep={"methods.feddecorr.strength": STRENGTHS},
-    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar10", "tiny")),
-    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
-    smoke=["digits-0.1"],
-)
+SWEEP = {"methods.feddecorr.strength": STRENGTHS}
+
+get_config = base.grid(__file__, base.skews(ALPHAS), "cifar10", "tiny", smoke=["digits-0.1"], sweep=SWEEP)

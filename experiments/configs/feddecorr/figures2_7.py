@@ -17,11 +17,6 @@ from experiments.configs.feddecorr import base
 
 ALPHAS = (0.01, 0.05, 0.25, "iid")  # paper
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    watch="all",  # paper: appendix E
-    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar100")),
-    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
-    smoke=["digits-0.05", "digits-iid"],
-)
+SMOKE = ["digits-0.05", "digits-iid"]
+
+get_config = base.grid(__file__, base.skews(ALPHAS), "cifar100", smoke=SMOKE, watch="all")  # paper: appendix E

@@ -12,19 +12,9 @@ printed. ``base.pathological`` says how ours gives classes out, and how to choos
 """
 
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import compared
 
 CLASSES = base.pathological((2, 3))  # our guess
 PAPER = {"fedavg": (45.61, 67.53), "fedavg_decorr": (47.63, 74.51)}  # percent
 SOURCE = "Shi et al., ICLR 2023, Table 10"
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=base.settings(CLASSES, "cifar10"), paper=compared(SOURCE, PAPER)),
-    offline=dict(
-        settings=base.settings(CLASSES, "digits"),
-        paper=compared(SOURCE, PAPER, why=base.WHY.format("CIFAR10")),
-    ),
-    smoke=["digits-2"],
-)
+get_config = base.grid(__file__, CLASSES, "cifar10", smoke=["digits-2"], source=SOURCE, rows=PAPER)

@@ -10,8 +10,6 @@ The ICLR version's tables 1, 2, 8 and 9 are of these runs. Not known: whether th
 """
 
 from experiments.configs.feddecorr import base
-from experiments.configs.feddecorr.base import ALPHAS
-from fedjax_collapse.config.published import compared
 
 PAPER = {  # accuracy in percent of CIFAR10, CIFAR100 and Tiny-ImageNet, in this order, with each of ALPHAS
     "scaffold": (51.99, 74.36, 87.05, 89.77, 54.51, 61.42, 68.37, 70.97, 35.16, 37.87, 44.24, 44.88),
@@ -38,18 +36,13 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "moon_decorr": (0.84, 0.55, 0.05, 0.19, 0.34, 0.20, 0.05, 0.25, 0.24, 0.22, 0.51, 0.45),
 }
 
-get_config = base.study(
+get_config = base.grid(
     __file__,
-    arms=base.arms(),
-    full=dict(
-        settings=base.settings(base.skews(ALPHAS), "cifar10", "cifar100", "tiny"),
-        paper=compared(f"{base.SOURCE}, Table 1", PAPER, spreads=SPREADS),
-    ),
-    offline=dict(
-        settings=base.settings(base.skews(ALPHAS), "digits"),
-        paper=compared(  # the first columns
-            f"{base.SOURCE}, Table 1, CIFAR10", PAPER, why=base.WHY.format("CIFAR10"), spreads=SPREADS
-        ),
-    ),
+    base.skews(base.ALPHAS),
+    *("cifar10", "cifar100", "tiny"),
     smoke=["digits-0.1", "digits-iid"],
+    source=f"{base.SOURCE}, Table 1",
+    rows=PAPER,
+    spreads=SPREADS,
+    arms=base.arms(),
 )

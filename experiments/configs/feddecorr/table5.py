@@ -8,7 +8,7 @@
 """
 
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import compared, crossed
+from fedjax_collapse.config.published import crossed
 
 EPOCHS = (1, 5, 10, 20)  # paper
 ALPHAS = (0.05, 0.1)  # paper
@@ -24,14 +24,6 @@ PAPER = {  # percent: CIFAR100 at both alphas, Tiny-ImageNet at both, each with 
 }
 
 CELLS = crossed(base.skews(ALPHAS), {f"{epochs}": dict(training=dict(epochs=epochs)) for epochs in EPOCHS})
+SOURCE, SMOKE = f"{base.SOURCE}, Table 5", ["digits-0.1-1", "digits-0.1-5"]
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=base.settings(CELLS, "cifar100", "tiny"), paper=compared(f"{base.SOURCE}, Table 5", PAPER)),
-    offline=dict(
-        settings=base.settings(CELLS, "digits"),
-        paper=compared(f"{base.SOURCE}, Table 5, CIFAR100", PAPER, why=base.WHY.format("CIFAR100")),
-    ),
-    smoke=["digits-0.1-1", "digits-0.1-5"],
-)
+get_config = base.grid(__file__, CELLS, "cifar100", "tiny", smoke=SMOKE, source=SOURCE, rows=PAPER)

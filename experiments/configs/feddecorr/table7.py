@@ -13,7 +13,6 @@ addition: the paper trains nothing with it.
 """
 
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import compared
 
 ALPHAS = (0.05, 0.1, 0.5)  # paper
 PAPER = {  # percent, with each of ALPHAS
@@ -32,13 +31,4 @@ ARMS = dict(
 )
 SOURCE = f"{base.SOURCE}, Table 7"
 
-get_config = base.study(
-    __file__,
-    arms=ARMS,
-    full=dict(settings=base.settings(base.skews(ALPHAS), "tiny"), paper=compared(SOURCE, PAPER)),
-    offline=dict(
-        settings=base.settings(base.skews(ALPHAS), "digits"),
-        paper=compared(SOURCE, PAPER, why=base.WHY.format("Tiny-ImageNet")),
-    ),
-    smoke=["digits-0.1"],
-)
+get_config = base.grid(__file__, base.skews(ALPHAS), "tiny", smoke=["digits-0.1"], source=SOURCE, rows=PAPER, arms=ARMS)

@@ -20,11 +20,6 @@ GRIDS = {  # paper
     "server.optimizer.decay": (0.1, 0.5, 0.9),
 }
 
-get_config = base.study(
-    __file__,
-    arms=base.arms("fedprox", "moon", "fedavgm"),
-    sweep=GRIDS,
-    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar10")),
-    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
-    smoke=["digits-0.1"],
-)
+ARMS = base.arms("fedprox", "moon", "fedavgm")
+
+get_config = base.grid(__file__, base.skews(ALPHAS), "cifar10", smoke=["digits-0.1"], arms=ARMS, sweep=GRIDS)

@@ -14,16 +14,17 @@ strength; R of all local models), on a part of MNIST, at Dirichlet 0.05 and 0.5.
 ``gpu`` and ``cpu`` need the extra ``mnist5k``. Small data: not comparable with the papers' tables.
 """
 
+import functools
 from typing import Annotated
 
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
+from experiments.configs import base
 from experiments.configs.feddecorr import base as feddecorr
 from experiments.configs.feddecorr import figures2_7
 from fedjax_collapse.config.published import crossed
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 from fedjax_collapse.schema.options import Count, Interval, checked
 
@@ -59,10 +60,8 @@ def mnist5k(image_size: Count = 32, train_size: Annotated[int, Interval(1, 4000)
     )
 
 
-def get_config(arg: str = "cpu") -> ConfigDict:
-    if arg not in ("gpu", "cpu", "smoke"):
-        raise UserError(f"central.py:{arg}: expected gpu, cpu or smoke after the file name")
-    config = figures2_7.get_config("full")
+@base.variants("cpu", "gpu", "smoke", start=functools.partial(figures2_7.get_config, "full"))
+def get_config(config: ConfigDict, arg: str) -> None:
     config.settings, config.seeds, config.rounds = SKEWS, (0,), 30
     config.data.source = "experiments.configs.rank.central:mnist5k"
     if arg == "cpu":
@@ -71,4 +70,3 @@ def get_config(arg: str = "cpu") -> ConfigDict:
     elif arg == "smoke":
         config.network, config.data.source = dict(name="small_cnn", channels=(16,)), "digits"
         config.rounds, config.evaluate_every, config.training.epochs = 2, 1, 1
-    return config

@@ -12,16 +12,13 @@ Small data: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import NORMS
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in ("", "smoke"):
-        raise UserError(f"dead_features.py:{arg}: expected nothing or smoke after the file name")
-    config = base.get_config()
+@base.variants("", "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.arms = {
         "fedavg": dict(),
         "feddecorr": dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
@@ -35,4 +32,3 @@ def get_config(arg: str = "") -> ConfigDict:
     if arg == "smoke":
         config.rounds, config.seeds, config.network.hidden, config.training.epochs = 2, (0,), (16,), 1
         config.sweep = {"methods.feddecorr.strength": (0.1,)}
-    return config

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 from experiments.configs.feddecorr.base import WITH_AND_WITHOUT
-from fedjax_collapse.core.records import UserError
 
 SEEDS = {"digits": 5, "mnist5k": 2}
 NUMERICS = {
@@ -24,13 +23,10 @@ NUMERICS = {
 }
 
 
-def get_config(arg: str = "digits") -> ConfigDict:
-    if arg not in ("smoke", *SEEDS):
-        raise UserError(f"equal_training.py:{arg}: expected digits, mnist5k or smoke after the file name")
-    config = base.get_config()
+@base.variants(*SEEDS, "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
     config.arms, config.settings, config.rounds, config.evaluate_every = NUMERICS, WITH_AND_WITHOUT, 20, 5
     if arg == "smoke":
         config.network.channels, config.rounds, config.training.epochs = (16,), 2, 1
     else:
         config.data.source, config.seeds = arg, tuple(range(SEEDS[arg]))
-    return config

@@ -10,8 +10,7 @@ Small data: not comparable with the papers' tables.
 
 from ml_collections import ConfigDict
 
-from experiments.configs import quickstart
-from fedjax_collapse.core.records import UserError
+from experiments.configs import base, quickstart
 
 _TRAINING = dict(learning_rate=0.03, epochs=5, batch_size=32, weight_decay=1e-5, drop_last=False)
 _TWO_CLASSES = dict(partition=dict(name="partially_disjoint", classes_per_client=2))
@@ -52,10 +51,7 @@ THIRD = {
 SEARCHES = {"first": (FIRST, 5, 20), "second": (SECOND, 10, 10), "third": (THIRD, 10, 2)}  # seeds, evaluate_every
 
 
-def get_config(arg: str = "first") -> ConfigDict:
-    if arg not in SEARCHES:
-        raise UserError(f"quickstart_search.py:{arg}: expected first, second or third after the file name")
-    config = quickstart.get_config()
+@base.variants(*SEARCHES, start=quickstart.get_config)
+def get_config(config: ConfigDict, arg: str) -> None:
     config.settings, num_seeds, config.evaluate_every = SEARCHES[arg]
     config.rounds, config.seeds = 20, tuple(range(num_seeds))
-    return config

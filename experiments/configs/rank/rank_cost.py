@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base, quickstart
 from fedjax_collapse.config.published import GLYPHS_100
-from fedjax_collapse.core.records import UserError
 
 COSINE = dict(training=dict(schedule=dict(name="cosine")))
 SLOW = dict(partition=dict(alpha=0.1), training=dict(learning_rate=0.01))
@@ -35,10 +34,8 @@ STUDIES = {  # settings and number of seeds
 }
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    if arg not in STUDIES:
-        raise UserError(f"rank_cost.py:{arg}: expected nothing, smoke, glyphs or mnist after the file name")
-    config = base.get_config()
+@base.variants(*STUDIES)
+def get_config(config: ConfigDict, arg: str) -> None:
     config.arms, config.network, config.rounds, config.evaluate_every = quickstart.ARMS, quickstart.NETWORK, 20, 5
     config.partition.alpha, config.training.learning_rate = 0.05, 0.03
     config.settings, num_seeds = STUDIES[arg]
@@ -48,4 +45,3 @@ def get_config(arg: str = "") -> ConfigDict:
         config.arms = quickstart.ARMS | dict(both=dict(methods=both))
     if arg == "smoke":
         config.rounds = config.evaluate_every = 2
-    return config
