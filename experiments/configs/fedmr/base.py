@@ -5,9 +5,12 @@ in an appendix that is not known to us; the released code has FedMR's first term
 Clients are weighed by size; the released code weighs them by whole batches (``server.weighting="batches"``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Paper
+from ml_collections import ConfigDict
+
+from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Changes, Paper, compared
 
 SOURCE = "Fan et al., TMLR 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"
@@ -125,3 +128,32 @@ def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
         data = setting.rpartition("-")[0]
         means[data] = (*means.get(data, ()), setting)
     return means
+
+
+def on_splits(
+    file: str,
+    chosen: Mapping[str, Changes],
+    paper: Mapping[str, Any],
+    paper_of_digits: Mapping[str, Any],
+    like: str = "CIFAR10",
+    rounds: int = 30,
+    **both: Any,
+) -> Callable[..., ConfigDict]:
+    """Returns the ``get_config`` of a study in these settings, offline on the same splits of digits.
+
+    Args:
+        file: as in ``study``, like ``both``.
+        chosen: the settings of ``:full``.
+        paper: arguments of ``compared``; with its ``means``, the study has the means of each data set.
+        paper_of_digits: what the numbers offline are compared with, likewise.
+        like: the data set in place of which the digits stand.
+        rounds: of ``:offline``.
+    """
+
+    def version(chosen, paper, why):
+        means = dict(means=means_of_data(chosen)) if "means" in paper else {}
+        return dict(settings=chosen, paper=compared(**paper, why=why), **means)
+
+    offline = version(DIGITS_SETTINGS, paper_of_digits, WHY.format(like, "ResNet18")) | dict(rounds=rounds)
+    smoke = ["digits-P5C2", "digits-IID"]
+    return study(file, full=version(chosen, paper, WHY_FULL), offline=offline, smoke=smoke, **both)

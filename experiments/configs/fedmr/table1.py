@@ -15,7 +15,6 @@ Fashion-MNIST is 2.99 by the rows, not 3.19; and on CIFAR10 with P10C2 it gains 
 """
 
 from experiments.configs.fedmr import base
-from fedjax_collapse.config.published import compared
 
 PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five splits
     "fedavg": (
@@ -62,23 +61,13 @@ AVERAGES = {  # as printed, of each data set
     "fedmr": (83.45, 87.98, 82.48, 67.66),
 }
 
-get_config = base.study(
+SOURCE = f"{base.SOURCE}, Table 1"
+OF_CIFAR10 = {arm: row[10:] for arm, row in PAPER.items()}, {arm: row[2:3] for arm, row in AVERAGES.items()}
+
+get_config = base.on_splits(
     __file__,
+    base.SETTINGS,
+    dict(source=f"{SOURCE}, averages as printed", rows=PAPER, means=AVERAGES),
+    dict(source=f"{SOURCE}, CIFAR10", rows=OF_CIFAR10[0], means=OF_CIFAR10[1]),
     arms=base.arms(),
-    full=dict(
-        settings=base.SETTINGS,
-        means=base.means_of_data(base.SETTINGS),
-        paper=compared(f"{base.SOURCE}, Table 1, averages as printed", PAPER, why=base.WHY_FULL, means=AVERAGES),
-    ),
-    offline=dict(
-        settings=base.DIGITS_SETTINGS,
-        means=base.means_of_data(base.DIGITS_SETTINGS),
-        paper=compared(
-            f"{base.SOURCE}, Table 1, CIFAR10",
-            {arm: row[10:] for arm, row in PAPER.items()},
-            why=base.WHY.format("CIFAR10", "ResNet18"),
-            means={arm: row[2:3] for arm, row in AVERAGES.items()},
-        ),
-    ),
-    smoke=["digits-P5C2", "digits-IID"],
 )

@@ -11,7 +11,6 @@ The paper has means over the five splits of each data set, and no other numbers.
 """
 
 from experiments.configs.fedmr import base
-from fedjax_collapse.config.published import compared
 
 MEANS = {  # percent, over the splits of Fashion-MNIST, SVHN, CIFAR10, CIFAR100
     "none": (79.35, 86.48, 78.58, 66.41),
@@ -25,22 +24,12 @@ def _fedmr(**off):
     return dict(methods=dict(fedmr=base.FEDMR | off))
 
 
-get_config = base.study(
+SOURCE, OF_CIFAR10 = f"{base.SOURCE}, Table 6", {arm: row[2:3] for arm, row in MEANS.items()}
+
+get_config = base.on_splits(
     __file__,
+    base.SETTINGS,
+    dict(source=SOURCE, means=MEANS),
+    dict(source=f"{SOURCE}, CIFAR10", means=OF_CIFAR10),
     arms=dict(none=dict(), inter=_fedmr(intra=0.0), intra=_fedmr(inter=0.0), both=_fedmr()),
-    full=dict(
-        settings=base.SETTINGS,
-        means=base.means_of_data(base.SETTINGS),
-        paper=compared(f"{base.SOURCE}, Table 6", means=MEANS, why=base.WHY_FULL),
-    ),
-    offline=dict(
-        settings=base.DIGITS_SETTINGS,
-        means=base.means_of_data(base.DIGITS_SETTINGS),
-        paper=compared(
-            f"{base.SOURCE}, Table 6, CIFAR10",
-            means={arm: row[2:3] for arm, row in MEANS.items()},
-            why=base.WHY.format("CIFAR10", "ResNet18"),
-        ),
-    ),
-    smoke=["digits-P5C2", "digits-IID"],
 )

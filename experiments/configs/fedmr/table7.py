@@ -12,7 +12,6 @@ The report has it as ``unevenness/eigenvalue_variance``, with the paper's number
 """
 
 from experiments.configs.fedmr import base
-from fedjax_collapse.config.published import compared
 
 METRIC = "measured/unevenness/eigenvalue_variance"
 PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID
@@ -28,17 +27,13 @@ PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID
 }
 
 INTRA = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
+OF_PAPER = dict(source=f"{base.SOURCE}, Table 7, CIFAR10", rows=PAPER, metric=METRIC)
 
-
-def _compared(why):
-    return compared(f"{base.SOURCE}, Table 7, CIFAR10", PAPER, why, metric=METRIC)
-
-
-get_config = base.study(
+get_config = base.on_splits(
     __file__,
+    base.settings("cifar10", base.SPLITS),
+    OF_PAPER,
+    OF_PAPER,
     arms=base.arms() | dict(fedmr_intra=INTRA),
     measurements=dict(unevenness="eigenvalue_variance", ranks="feature_ranks"),
-    full=dict(settings=base.settings("cifar10", base.SPLITS), paper=_compared(base.WHY_FULL)),
-    offline=dict(settings=base.DIGITS_SETTINGS, paper=_compared(base.WHY.format("CIFAR10", "ResNet18"))),
-    smoke=["digits-P5C2", "digits-IID"],
 )

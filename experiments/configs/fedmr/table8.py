@@ -11,7 +11,6 @@ them is its first term. The paper has means over the five splits, and no other n
 """
 
 from experiments.configs.fedmr import base
-from fedjax_collapse.config.published import compared
 
 MEANS = {  # percent, over the five splits: without, with prototypes
     "fedprox": (79.89, 80.29),
@@ -21,8 +20,6 @@ MEANS = {  # percent, over the five splits: without, with prototypes
     "feddc": (80.09, 80.57),
 }
 FEDMR = {"fedmr_intra": (81.03,), "fedmr": (83.45,)}
-
-SOURCE = f"{base.SOURCE}, Table 8"
 
 
 def _arms():
@@ -35,29 +32,10 @@ def _arms():
     return arms | dict(fedmr_intra=intra) | base.arms("fedmr")
 
 
-def _rows():
-    """The paper's means over the splits, by arm."""
-    rows = dict(FEDMR)
-    for arm, (without, prototypes) in MEANS.items():
-        rows |= {arm: (without,), f"{arm}_prototypes": (prototypes,)}
-    return rows
-
-
+ROWS = FEDMR | {
+    f"{arm}{end}": (mean,) for arm, row in MEANS.items() for end, mean in zip(("", "_prototypes"), row, strict=True)
+}
+OF_PAPER = dict(source=f"{base.SOURCE}, Table 8", means=ROWS)
 FMNIST = base.settings("fmnist", base.SPLITS)
 
-get_config = base.study(
-    __file__,
-    arms=_arms(),
-    full=dict(
-        settings=FMNIST,
-        means=base.means_of_data(FMNIST),
-        paper=compared(SOURCE, means=_rows(), why=base.WHY_FULL),
-    ),
-    offline=dict(
-        settings=base.DIGITS_SETTINGS,
-        means=base.means_of_data(base.DIGITS_SETTINGS),
-        rounds=20,
-        paper=compared(SOURCE, means=_rows(), why=base.WHY.format("Fashion-MNIST", "ResNet18")),
-    ),
-    smoke=["digits-P5C2", "digits-IID"],
-)
+get_config = base.on_splits(__file__, FMNIST, OF_PAPER, OF_PAPER, like="Fashion-MNIST", rounds=20, arms=_arms())

@@ -6,7 +6,9 @@ FedAvg on a tenth of the training data, for label skew alone (``data.validation_
 of models trained on the other nine tenths is not said: ours train on all.
 """
 
-from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper
+from collections.abc import Sequence
+
+from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper, Rows, compared
 
 SOURCE = "Son et al., CVPR 2024"
 OFFLINE_WHY = (
@@ -118,3 +120,17 @@ def offline_sets(*names: str) -> dict[str, dict]:
         domains=with_variance(dict(data=DOMAINS, clients=4, partition=_DOMAIN), 10),
     )
     return {name: every[name] for name in names or every}
+
+
+def papers(
+    table: str, rows: Rows, spreads: Rows | None = None, columns: Sequence[int] = (), why: str = "", **of_metric: str
+) -> tuple[dict, dict]:
+    """Returns the paper's numbers as ``paper`` of ``:full`` and of ``:offline``, which has these columns, or all."""
+
+    def of_columns(rows):
+        return {arm: [row[i] for i in columns] if columns else row for arm, row in (rows or {}).items()}
+
+    source = f"{SOURCE}, {table}"
+    part = f"{source}, STL10, CIFAR100, PACS" if columns else source
+    of_offline = compared(part, of_columns(rows), OFFLINE_WHY, spreads=of_columns(spreads), **of_metric)
+    return compared(source, rows, why, spreads=spreads or {}, **of_metric), of_offline

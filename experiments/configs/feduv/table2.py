@@ -13,7 +13,7 @@ to the last digit.
 """
 
 from experiments.configs.feduv import base
-from fedjax_collapse.config.published import compared, crossed
+from fedjax_collapse.config.published import crossed
 
 SHARES = dict(skew=(0.1, 0.5, 1.0), domains=(0.25, 0.5, 1.0))  # paper
 PAPER = {  # percent: STL10 with each share, Office-Home with each share; of all clients: table 1's
@@ -30,7 +30,7 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "freeze": (3.6, 1.6, 1.5, 3.9, 1.1, 1.8),
     "feduv": (3.1, 1.1, 1.4, 2.4, 1.3, 1.0),
 }
-SOURCE = f"{base.SOURCE}, Table 2"
+FULL, OFFLINE = base.papers("Table 2", PAPER, SPREADS)
 
 
 def _settings(skewed, domains):
@@ -45,11 +45,11 @@ get_config = base.study(
     arms=base.arms(),
     full=dict(
         settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)),
-        paper=compared(SOURCE, PAPER, spreads=SPREADS),
+        paper=FULL,
     ),
     offline=dict(
         settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")),
-        paper=compared(SOURCE, PAPER, why=base.OFFLINE_WHY, spreads=SPREADS),
+        paper=OFFLINE,
     ),
     smoke=["digits-0.1", "domains-0.25"],
 )

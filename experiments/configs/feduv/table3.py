@@ -11,7 +11,7 @@ Not known to us: the other methods' numbers of 20 and 40 epochs; those of 10 are
 """
 
 from experiments.configs.feduv import base, table1
-from fedjax_collapse.config.published import compared, crossed
+from fedjax_collapse.config.published import crossed
 
 EPOCHS = (10, 20, 40)  # paper
 
@@ -23,7 +23,7 @@ def _of_ten(rows):
 # percent and its standard deviation over three runs: STL10 with each number, Office-Home with each
 PAPER = _of_ten(table1.PAPER) | {"feduv": (30.4, 31.5, 25.9, 45.4, 46.1, 35.9)}
 SPREADS = _of_ten(table1.SPREADS) | {"feduv": (1.4, 1.2, 0.9, 1.0, 0.7, 0.8)}
-SOURCE = f"{base.SOURCE}, Table 3"
+FULL, OFFLINE = base.papers("Table 3", PAPER, SPREADS)
 
 
 def _epochs(numbers):
@@ -35,12 +35,12 @@ get_config = base.study(
     arms=base.arms(),
     full=dict(
         settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)),
-        paper=compared(SOURCE, PAPER, spreads=SPREADS),
+        paper=FULL,
     ),
     offline=dict(
         settings=crossed(base.offline_sets("digits", "domains"), _epochs((3, 6, 12))),
         rounds=10,
-        paper=compared(SOURCE, PAPER, why=base.OFFLINE_WHY, spreads=SPREADS),
+        paper=OFFLINE,
     ),
     smoke=["digits-3", "domains-3"],
 )

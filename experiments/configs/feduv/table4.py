@@ -11,7 +11,6 @@ STL10 alone, where they are table 1's: the others are taken from there.
 """
 
 from experiments.configs.feduv import base
-from fedjax_collapse.config.published import compared
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (27.6, 51.6, 37.5, 61.9, 73.7, 42.2),
@@ -27,24 +26,12 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "only_uniformity": (1.3, 1.2, 1.7, 0.3, 0.2, 1.3),
     "feduv": (1.4, 1.0, 0.8, 0.9, 0.5, 1.0),
 }
-
-
-def _offline(rows):
-    return {arm: (row[0], row[1], row[3]) for arm, row in rows.items()}
-
+FULL, OFFLINE = base.papers("Table 4", PAPER, SPREADS, columns=(0, 1, 3))
 
 get_config = base.study(
     __file__,
     arms=base.arms(*PAPER),
-    full=dict(settings=base.data_sets(), paper=compared(f"{base.SOURCE}, Table 4", PAPER, spreads=SPREADS)),
-    offline=dict(
-        settings=base.offline_sets(),
-        paper=compared(
-            f"{base.SOURCE}, Table 4, STL10, CIFAR100, PACS",
-            _offline(PAPER),
-            why=base.OFFLINE_WHY,
-            spreads=_offline(SPREADS),
-        ),
-    ),
+    full=dict(settings=base.data_sets(), paper=FULL),
+    offline=dict(settings=base.offline_sets(), paper=OFFLINE),
     smoke=["digits", "domains"],
 )

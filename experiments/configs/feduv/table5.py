@@ -11,7 +11,6 @@ times are evaluation and memory. The paper's are of one RTX A5000 and one EPYC 7
 """
 
 from experiments.configs.feduv import base
-from fedjax_collapse.config.published import compared
 
 PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (26, 57, 728, 47, 131, 359),
@@ -20,6 +19,8 @@ PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, 
     "freeze": (26, 56, 728, 47, 129, 351),
     "feduv": (27, 58, 755, 48, 132, 362),
 }
+WHY = "times of another device (RTX A5000, EPYC 7763) and another program"
+FULL, OFFLINE = base.papers("Table 5", PAPER, columns=(0, 1, 3), why=WHY, metric="seconds_per_round")
 
 get_config = base.study(
     __file__,
@@ -29,22 +30,8 @@ get_config = base.study(
     engine=dict(runs="separate"),  # each run alone
     full=dict(
         settings={name: setting | dict(rounds=5) for name, setting in base.data_sets().items()},  # our choice
-        paper=compared(
-            f"{base.SOURCE}, Table 5",
-            PAPER,
-            why="times of another device (RTX A5000, EPYC 7763) and another program",
-            metric="seconds_per_round",
-        ),
+        paper=FULL,
     ),
-    offline=dict(
-        settings=base.offline_sets(),
-        rounds=10,
-        paper=compared(
-            f"{base.SOURCE}, Table 5, STL10, CIFAR100, PACS",
-            {arm: (*row[:2], row[3]) for arm, row in PAPER.items()},
-            why=base.OFFLINE_WHY,
-            metric="seconds_per_round",
-        ),
-    ),
+    offline=dict(settings=base.offline_sets(), rounds=10, paper=OFFLINE),
     smoke=["digits"],
 )
