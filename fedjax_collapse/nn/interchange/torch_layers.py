@@ -115,8 +115,3 @@ def conv_relu(inputs, layers, pool=None, pooled=(), **options):
 def global_mean():
     """Averages each channel over its pixels."""
     return nn.AdaptiveAvgPool2d(1), nn.Flatten()
-
-
-def scale(channels, multiplier):
-    """A number of channels, at least 1."""
-    return max(1, round(channels * multiplier))

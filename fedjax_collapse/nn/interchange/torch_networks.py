@@ -12,19 +12,18 @@ import torch
 from torch import nn
 
 from fedjax_collapse.nn.interchange import torch_layers as layers
-from fedjax_collapse.nn.interchange.torch_layers import Residual, conv, conv_norm, conv_relu, global_mean, scale
+from fedjax_collapse.nn.interchange.torch_layers import Residual, conv, conv_norm, conv_relu, global_mean
 from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order as arrays_in_order
+from fedjax_collapse.nn.network import scale
+from fedjax_collapse.nn.networks import alexnet, efficientnet_b0, feduv_cnn, mobilenet_v2, vit
 
 IMAGE_SHAPE = (32, 32, 3)
 
 
 def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
     """The network of the module ``fedjax_collapse/nn/<name>.py`` with its options."""
-    projector = {
-        key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options
-    }
-    backbone, width = BACKBONES[name](image_shape, **options)
-    return Network(backbone, width, num_classes, **projector)
+    of_head = {key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options}
+    return Network(*BACKBONES[name](image_shape, **options), num_classes, **of_head)
 
 
 def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
@@ -131,8 +130,7 @@ def _small_cnn(image_shape, channels=(32, 64, 128), norm="batch"):
 
 
 def _feduv_cnn(image_shape, width_multiplier=1.0):
-    shapes = ((16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1), (64, 1, 1))
-    shapes = [(scale(channels, width_multiplier), size, stride, 0) for channels, size, stride in shapes]
+    shapes = [(scale(channels, width_multiplier), *shape, 0) for channels, *shape in feduv_cnn.CONVOLUTIONS]
     return nn.Sequential(*conv_relu(image_shape[2], shapes), *global_mean()), shapes[-1][0]
 
 
@@ -147,9 +145,9 @@ def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
 
 
 def _alexnet(image_shape, width_multiplier=1.0):
-    shapes = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
-    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape in shapes]
-    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(3, 2), (0, 1, 4), bias=True)
+    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape, _ in alexnet.CONVOLUTIONS]
+    pooled = [index for index, (*_, is_pooled) in enumerate(alexnet.CONVOLUTIONS) if is_pooled]
+    made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(3, 2), pooled, bias=True)
     flat, hidden = 36 * shapes[-1][0], scale(4096, width_multiplier)
     dense = [
         layer for inputs in (flat, hidden) for layer in (nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
@@ -167,10 +165,7 @@ def _in_stages(block, inputs, stages):
     return made, inputs
 
 
-def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=None):
-    stages = stages or (
-        (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
-    )  # fmt: skip
+def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=mobilenet_v2.STAGES):
     first, last = (scale(channels, width_multiplier) for channels in (32, 1280))
     stages = [(scale(channels, width_multiplier), stride, blocks, by) for by, channels, blocks, stride in stages]
     blocks, inputs = _in_stages(_inverted_residual, first, stages)
@@ -226,11 +221,7 @@ def _pre_activation(inputs, outputs, stride, dropout):
     return [Residual(nn.Sequential(*first, *second), shortcut)]
 
 
-def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=None, dropout=0.2, drop_path=0.2):
-    stages = stages or (
-        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
-        (6, 3, 1, 320, 1),
-    )  # fmt: skip
+def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=efficientnet_b0.STAGES, dropout=0.2, drop_path=0.2):
     first, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
     rates = iter(np.linspace(0, drop_path, sum(stage[-1] for stage in stages), endpoint=False))
     stages = [
@@ -256,9 +247,8 @@ def _vit(
     image_shape, size="mini", patch=4, width=None, depth=None, heads=None, mlp_width=None, pool="token",
     epsilon=1e-6, gelu="erf",
 ):  # fmt: skip
-    sizes = {"micro": (64, 4, 4), "mini": (128, 6, 4), "Ti": (192, 12, 3), "S": (384, 12, 6), "B": (768, 12, 12)}[size]
-    width, depth, heads = (own or of_size for own, of_size in zip((width, depth, heads), sizes, strict=True))
-    hidden, has_token = mlp_width or 4 * width, pool == "token"
+    width, depth, heads, hidden = vit.ViT(1, size, patch, width, depth, heads, mlp_width).dimensions()
+    has_token = pool == "token"
     tokens = (image_shape[0] // patch) * (image_shape[1] // patch) + has_token
     made = [conv(image_shape[2], width, patch, patch, padding=0, bias=True), nn.Flatten(2)]
     made += [layers.Apply(lambda patches: patches.transpose(1, 2)), *[layers.class_token(width)] * has_token]

@@ -1,41 +1,27 @@
-"""A network's variables as a list of arrays in the order of its layers, which is how JAX and PyTorch exchange them.
+"""A network's variables as a list of arrays in the order of its layers, which is how JAX and PyTorch exchange them."""
 
-JAX is imported where it is used, because processes that time PyTorch import this file too.
-"""
-
-from typing import TYPE_CHECKING
-
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-if TYPE_CHECKING:
-    from fedjax_collapse.core.records import Variables
-    from fedjax_collapse.nn.model import Model
+from fedjax_collapse.core.records import Variables
+from fedjax_collapse.nn.model import Model
 
 
-def arrays_in_order(model: "Model", variables: "Variables") -> list[np.ndarray]:
+def arrays_in_order(model: Model, variables: Variables) -> list[np.ndarray]:
     """Parameters, then running statistics, of a ``Model`` in the order of its layers; kernels are [..., in, out]."""
-    from flax.traverse_util import flatten_dict
-
     arrays = flatten_dict(variables._asdict())
     return [np.asarray(arrays[path]) for path in _paths_in_order(model)]
 
 
-def variables_from(model: "Model", arrays: list[np.ndarray]) -> "Variables":
+def variables_from(model: Model, arrays: list[np.ndarray]) -> Variables:
     """Returns the variables of these arrays; the inverse of ``arrays_in_order``."""
-    import jax.numpy as jnp
-    from flax.traverse_util import unflatten_dict
-
-    from fedjax_collapse.core.records import Variables
-
     made = unflatten_dict(dict(zip(_paths_in_order(model), map(jnp.asarray, arrays), strict=True)))
     return Variables(**{"params": {}, "batch_stats": {}} | made)
 
 
 def _paths_in_order(model):
-    import jax
-    import jax.numpy as jnp
-    from flax.traverse_util import flatten_dict
-
     paths = []
 
     def init(key):  # JAX sorts the keys of what it returns; here they are still in the order of their making

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_TOP = "token", "positions", "patches", "norm", "head"  # our layers outside of the blocks
+_LAYERS = "norm_1", "query", "key", "value", "out", "norm_2", "mlp_1", "mlp_2"  # of a block
 _TORCH = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _FLAX = {"kernel": "kernel", "scale": "scale", "bias": "bias"}
 _TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}  # axes of ours by their number
@@ -19,13 +21,13 @@ class Naming(NamedTuple):
     """
 
     whose: str
-    top: Mapping[str, str]  # by our layers outside of the blocks
+    top: Mapping[str, str]  # by ``_TOP``
     block: str  # the beginning of all names in block {}
-    layers: Mapping[str, str]  # by our layers of a block, in the order in which one array has several of them
-    leaves: Mapping[str, str]  # by our arrays of a layer
-    epsilon: float
-    gelu: str
-    interpolation: str
+    layers: Mapping[str, str]  # by ``_LAYERS``, in the order in which one array has several of them
+    leaves: Mapping[str, str] = _TORCH  # by our arrays of a layer
+    epsilon: float = 1e-6
+    gelu: str = "erf"
+    interpolation: str = "cubic_antialias"
     prefixes: tuple[str, ...] = ()  # which may be before all names
     ignored: tuple[str, ...] = ()  # beginnings of names that neither features nor logits depend on
     synonyms: tuple[tuple[str, str], ...] = ()  # patterns in the names of other versions, and what they are here
@@ -80,45 +82,37 @@ class Naming(NamedTuple):
         return array.reshape(ours)
 
 
+def _of_layers(norms, attention, out, mlp):
+    """Returns the names of a block's layers; ``attention`` is of queries, keys and values, by their names."""
+    of_attention = [attention.format(name) for name in ("query", "key", "value")]
+    names = norms[0], *of_attention, out, norms[1], *mlp
+    return dict(zip(_LAYERS, names, strict=True))
+
+
+def _of_top(*names):
+    return dict(zip(_TOP, names, strict=True))
+
+
 NAMINGS = (
     Naming(
         "timm",
-        dict(token="cls_token", positions="pos_embed", patches="patch_embed.proj.", norm="norm.", head="head."),
+        _of_top("cls_token", "pos_embed", "patch_embed.proj.", "norm.", "head."),
         "blocks.{}.",
-        dict(
-            norm_1="norm1.",
-            **dict.fromkeys(("query", "key", "value"), "attn.qkv."),
-            out="attn.proj.",
-            norm_2="norm2.",
-            mlp_1="mlp.fc1.",
-            mlp_2="mlp.fc2.",
-        ),
-        _TORCH,
-        epsilon=1e-6,
-        gelu="erf",
-        interpolation="cubic_antialias",
+        _of_layers(("norm1.", "norm2."), "attn.qkv.", "attn.proj.", ("mlp.fc1.", "mlp.fc2.")),
     ),
     Naming(
         "Hugging Face",
-        dict(
-            token="embeddings.cls_token",
-            positions="embeddings.position_embeddings",
-            patches="embeddings.patch_embeddings.projection.",
-            norm="layernorm.",
-            head="classifier.",
+        _of_top(
+            *("embeddings.cls_token", "embeddings.position_embeddings", "embeddings.patch_embeddings.projection."),
+            *("layernorm.", "classifier."),
         ),
         "encoder.layer.{}.",
-        dict(
-            norm_1="layernorm_before.",
-            **{name: f"attention.attention.{name}." for name in ("query", "key", "value")},
-            out="attention.output.dense.",
-            norm_2="layernorm_after.",
-            mlp_1="intermediate.dense.",
-            mlp_2="output.dense.",
+        _of_layers(
+            ("layernorm_before.", "layernorm_after."),
+            *("attention.attention.{}.", "attention.output.dense."),
+            ("intermediate.dense.", "output.dense."),
         ),
-        _TORCH,
         epsilon=1e-12,
-        gelu="erf",
         interpolation="cubic",
         prefixes=("vit.",),
         ignored=("pooler.",),
@@ -132,47 +126,23 @@ NAMINGS = (
     ),
     Naming(
         "torchvision",
-        dict(
-            token="class_token",
-            positions="encoder.pos_embedding",
-            patches="conv_proj.",
-            norm="encoder.ln.",
-            head="heads.head.",
-        ),
+        _of_top("class_token", "encoder.pos_embedding", "conv_proj.", "encoder.ln.", "heads.head."),
         "encoder.layers.encoder_layer_{}.",
-        dict(
-            norm_1="ln_1.",
-            **dict.fromkeys(("query", "key", "value"), "self_attention.in_proj_"),
-            out="self_attention.out_proj.",
-            norm_2="ln_2.",
-            mlp_1="mlp.0.",
-            mlp_2="mlp.3.",
-        ),
-        _TORCH,
-        epsilon=1e-6,
-        gelu="erf",
-        interpolation="cubic_antialias",
+        _of_layers(("ln_1.", "ln_2."), "self_attention.in_proj_", "self_attention.out_proj.", ("mlp.0.", "mlp.3.")),
         synonyms=((r"mlp\.linear_1\.", "mlp.0."), (r"mlp\.linear_2\.", "mlp.3.")),
     ),
     Naming(
         "the JAX codes",
-        dict(
-            token="cls",
-            positions="Transformer/posembed_input/pos_embedding",
-            patches="embedding/",
-            norm="Transformer/encoder_norm/",
-            head="head/",
+        _of_top(
+            *("cls", "Transformer/posembed_input/pos_embedding", "embedding/", "Transformer/encoder_norm/", "head/"),
         ),
         "Transformer/encoderblock_{}/",
-        dict(
-            norm_1="LayerNorm_0/",
-            **{name: f"MultiHeadDotProductAttention_1/{name}/" for name in ("query", "key", "value", "out")},
-            norm_2="LayerNorm_2/",
-            mlp_1="MlpBlock_3/Dense_0/",
-            mlp_2="MlpBlock_3/Dense_1/",
+        _of_layers(
+            ("LayerNorm_0/", "LayerNorm_2/"),
+            *("MultiHeadDotProductAttention_1/{}/", "MultiHeadDotProductAttention_1/out/"),
+            ("MlpBlock_3/Dense_0/", "MlpBlock_3/Dense_1/"),
         ),
         _FLAX,
-        epsilon=1e-6,
         gelu="tanh",
         interpolation="corners",
         prefixes=("opt/target/", "params/"),
