@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -32,17 +33,17 @@ def print_error(error: UserError | OSError) -> int:
     return 2
 
 
-def print_result(make: Callable[[], str]) -> int:
-    """Prints the text that a function returns after it has written its files; returns the exit status.
+def reports_errors(main: Callable[..., int]) -> Callable[..., int]:
+    """Makes a program print a one-line message about invalid input, or a file that cannot be written, and return 2."""
 
-    It is 2, after a one-line message, for invalid input or a file that cannot be written.
-    """
-    try:
-        text = make()
-    except (UserError, OSError) as error:
-        return print_error(error)
-    print(text)
-    return 0
+    @functools.wraps(main)
+    def run(*arguments: Any) -> int:
+        try:
+            return main(*arguments)
+        except (UserError, OSError) as error:
+            return print_error(error)
+
+    return run
 
 
 def names_option(names: Sequence[str], what: str, other: str = "") -> dict[str, Any]:

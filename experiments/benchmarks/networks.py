@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from experiments.benchmarks.systems.two_conv_cnn import TwoConvCNN
+from fedjax_collapse.config.keys import NETWORKS
+
 CLASSES = 10
 IDS, LABELS = 10_004, 17  # of tokens, and of images with several labels
 _FLAIR = dict(stem_size=7, stem_stride=2, norm="group")  # frozen BatchNorm, which pfl-research trains, is not offered
@@ -14,9 +17,6 @@ _NAMED = {  # network, outputs and options; other names are networks of ``fedjax
 
 def linen(name: str, **options: Any) -> Any:
     """Returns the network as a Linen module."""
-    from experiments.benchmarks.systems.two_conv_cnn import TwoConvCNN
-    from fedjax_collapse.config.keys import NETWORKS
-
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
     module = TwoConvCNN if kind == "two_conv_cnn" else NETWORKS[kind]
     return module(outputs, **own, **options)
@@ -26,16 +26,15 @@ def pytorch(name: str, input_shape: tuple[int, ...]) -> Any:
     """Returns the network as a ``torch.nn.Module``, in training mode."""
     from torch import nn
 
-    from fedjax_collapse.nn.interchange import torch_layers as pytorch_layers
-    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
+    from fedjax_collapse.nn.interchange import torch_layers, torch_networks
 
     kind, outputs, own = _NAMED.get(name, (name, CLASSES, {}))
     if kind == "pfl_transformer":
-        return pytorch_networks.Transformer(outputs)
+        return torch_networks.Transformer(outputs)
     if kind != "two_conv_cnn":
-        return pytorch_networks.build(kind, outputs, input_shape, **own)
+        return torch_networks.build(kind, outputs, input_shape, **own)
     height, width, channels = input_shape
     flat = 64 * ((height - 4) // 2) * ((width - 4) // 2)
     convolutions = nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)
     dense = nn.Linear(flat, 128), nn.ReLU(), nn.Linear(128, outputs)
-    return nn.Sequential(*convolutions, pytorch_layers.flatten(), *dense)
+    return nn.Sequential(*convolutions, torch_layers.flatten(), *dense)

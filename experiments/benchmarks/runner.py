@@ -3,8 +3,6 @@
 The speed of a shared machine changes from minute to minute. Therefore two systems run at the same time, each pinned to
 a core, and once more with the cores swapped; or alternately, with all cores. One such comparison is a repetition.
 Several are summarized by their median, smallest and largest. Systems in one process take turns, round by round.
-
-This file imports neither JAX nor PyTorch, as its processes load one of them.
 """
 
 import contextlib
@@ -22,9 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 from unittest import mock
 
+import jax
 import numpy as np
 
 from experiments.benchmarks import OURS, SYSTEMS, Round, Setting
+from experiments.benchmarks.systems import engine_rounds
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import Workload, make_task
 from experiments.machine import on_cores
@@ -152,8 +152,6 @@ def prepare(connection: Connection, workload: Workload, rounds: int, file: Path)
 
 def compile_ours(connection: Connection, workload: Workload, setting: Setting) -> None:
     """Compiles a round of our engine, which stays in JAX's cache."""
-    from experiments.benchmarks.systems import engine_rounds
-
     engine_rounds.compile_rounds(workload, Task.load(setting.task_file), setting)
     connection.send(None)
 
@@ -172,8 +170,6 @@ def serve_system(
     if not math.isfinite(found["loss"]):
         raise FloatingPointError(f"the loss is {found['loss']}")
     if profile and system == OURS:
-        import jax
-
         with jax.profiler.trace(profile):
             next(running)
     running.close()  # waits for unfinished work
@@ -220,8 +216,6 @@ def peak_memory_mib(system: str, device: str) -> float:
 
         return torch.cuda.max_memory_allocated() / 2**20
     if device == "gpu":
-        import jax
-
         return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
     status = Path("/proc/self/status")
     if status.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from experiments import machine
-from experiments.benchmarks import OURS, Setting, runner, tables
+from experiments.benchmarks import OURS, Setting, overheads, runner, tables
 from experiments.benchmarks.runner import Failed, Lane, Measurement, Worker
 from experiments.benchmarks.suites import SUITES, Arm, Case
 from experiments.benchmarks.workloads import Workload
@@ -184,8 +184,6 @@ class Timing:
 
 def _take_turns(connection: Connection, asked: Namespace) -> None:
     """Sends the measurements of the arms of a suite by title, and before them the number of rounds, after each."""
-    from experiments.benchmarks import overheads
-
     total, rounds = 0, asked.rounds or _ROUNDS
     for title, arms in overheads.arms(asked, machine.num_cores()):
         total += len(arms) * (runner.WARM_UP + rounds)

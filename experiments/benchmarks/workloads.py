@@ -1,22 +1,24 @@
 """The benchmark's workloads: data, a split, cohorts and initial weights that are the same for every system.
 
 SGD with momentum, clients weighted by their numbers of examples or equally, no augmentation, no dropout; by federated
-averaging or a method of personal models. A task is made once and handed to the systems as a file. JAX and PyTorch are
-imported where they are used: no process loads both.
+averaging or a method of personal models. A task is made once and handed to the systems as a file.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments.benchmarks import networks
 from experiments.benchmarks.tasks import Data, Task
-
-if TYPE_CHECKING:
-    from fedjax_collapse import Model
+from experiments.configs import pfllib
+from fedjax_collapse import Model, Participation
+from fedjax_collapse.data import partition, sources
+from fedjax_collapse.nn import task
+from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
 
 SEED = 0
 _BYTES_PER_PIXEL = 13  # a process keeps a byte and a float of each, and needs two more floats while it normalises
@@ -52,11 +54,8 @@ class Workload:
     task: str = "classification"  # or next_word, multi_label (``nn/task.py``)
     weighting: str = "size"  # of the clients, or equal
 
-    def model(self, **options: Any) -> "Model":
+    def model(self, **options: Any) -> Model:
         """Returns the network, with these options, and the task of our engine."""
-        from fedjax_collapse import Model
-        from fedjax_collapse.nn import task
-
         network = networks.linen(self.network, **options)
         of_input = {"input_dtype": "int32"} if self.task == "next_word" else {}
         return Model(network, self.input_shape, task=task.named(self.task, network.num_classes), **of_input)
@@ -85,35 +84,18 @@ class Workload:
 
 def make_task(workload: Workload, rounds: int) -> Task:
     """Returns the task of a workload: data, split, initial weights, and the cohorts that the engine draws in rounds."""
-    import jax
-
-    from fedjax_collapse import Participation
-    from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
-
     data = workload.data(workload.examples)
     parts = list(workload.split(data.labels, workload.clients))
     key = jax.random.key(SEED)
     model = workload.model()
     draw, sizes = Participation().draw, jax.numpy.array([len(part) for part in parts])
     cohorts = np.stack([draw(jax.random.fold_in(key, round), sizes, workload.cohort) for round in range(rounds)])
-    return Task(*data, parts, arrays_in_order(model, model.init(key)), cohorts)
+    return Task(data, parts, arrays_in_order(model, model.init(key)), cohorts)
 
 
-def _digits(count: int) -> Data:
-    """Returns this many of scikit-learn's 1,797 digits."""
-    from fedjax_collapse.data import sources
-
-    return _pooled(sources.digits(), count)
-
-
-def _large_digits(count: int) -> Data:
-    """Returns this many of the digits with 28 x 28 pixels, in [-1, 1]."""
-    from experiments.configs import pfllib
-
-    return _pooled(pfllib.digits(), count)
-
-
-def _pooled(source, count):
+def _pooled(read: Callable[[], sources.Source], count: int) -> Data:
+    """Returns this many of the examples of a source."""
+    source = read()
     kept = np.random.default_rng(SEED).permutation(len(source.labels) + len(source.test_labels))[:count]
     pairs = (source.images, source.test_images), (source.labels, source.test_labels)
     return Data(*(np.concatenate(pair)[kept] for pair in pairs), source.mean, source.std)
@@ -182,19 +164,15 @@ def _from_a_pool(labels: np.ndarray, clients: int) -> Sequence[np.ndarray]:
     return [rng.choice(len(labels), 64, replace=False) for _ in range(clients)]
 
 
-def _split(kind: str, labels: np.ndarray, clients: int, **options: Any) -> Sequence[np.ndarray]:
-    from fedjax_collapse.data import partition
-
-    return getattr(partition, kind)(labels, clients, seed=SEED, **options)
-
-
-_DIRICHLET = partial(_split, "dirichlet", alpha=0.1, min_size=1)
-_SHARDS = partial(_split, "pathological", classes_per_client=2, method="shards")
+_DIRICHLET = partial(partition.dirichlet, alpha=0.1, min_size=1, seed=SEED)
+_SHARDS = partial(partition.pathological, classes_per_client=2, method="shards", seed=SEED)
 _IMAGE, _SGD = (32, 32, 3), Training(1, 32, 0.01, 0.9)
 _BLAZEFL = Workload(_synthetic_images, _IMAGE, 50_000, _SHARDS, 100, 100, Training(5, 50, 0.1, 0.0), "cnn")
-_PFLLIB = Workload(_large_digits, (28, 28, 1), 1797, _DIRICHLET, 20, 20, Training(1, 10, 0.005, 0.0), "pfllib_cnn")
+_PFLLIB = Workload(
+    partial(_pooled, pfllib.digits), (28, 28, 1), 1797, _DIRICHLET, 20, 20, Training(1, 10, 0.005, 0.0), "pfllib_cnn"
+)
 WORKLOADS = {
-    "mlp100": Workload(_digits, (8, 8, 1), 1797, _DIRICHLET, 100, 100, _SGD, "mlp", rounds=60),
+    "mlp100": Workload(partial(_pooled, sources.digits), (8, 8, 1), 1797, _DIRICHLET, 100, 100, _SGD, "mlp", rounds=60),
     "cnn100": Workload(_synthetic_images, _IMAGE, 10_000, _DIRICHLET, 100, 100, _SGD, "cnn"),
     **{  # of PFLlib's protocol
         f"{method}{clients}": dataclasses.replace(_PFLLIB, clients=clients, cohort=clients, method=method)
@@ -205,7 +183,7 @@ WORKLOADS = {
     "blazefl": _BLAZEFL,  # of BlazeFL's benchmark, whose small network is another one
     "blazefl_resnet18": dataclasses.replace(_BLAZEFL, network="resnet18"),
     "pfl": Workload(  # of pfl-research's benchmark on CIFAR-10, without its dropout
-        *(_synthetic_images, _IMAGE, 50_000, partial(_split, "iid"), 1000, 50),
+        *(_synthetic_images, _IMAGE, 50_000, partial(partition.iid, seed=SEED), 1000, 50),
         *(Training(1, 10, 0.1, 0.0), "two_conv_cnn"),
     ),
     "pfl_text": Workload(  # of pfl-research's benchmark on StackOverflow, without its dropout
@@ -219,12 +197,12 @@ WORKLOADS = {
         **dict(task="multi_label", weighting="equal"),
     ),
     "table6": Workload(  # of FedDecorr's Table 6
-        *(_synthetic_images, _IMAGE, 50_000, partial(_split, "dirichlet", alpha=0.5), 10, 10),
+        *(_synthetic_images, _IMAGE, 50_000, partial(partition.dirichlet, seed=SEED, alpha=0.5), 10, 10),
         *(Training(10, 64, 0.01, 0.9), "mobilenet_v2"),
     ),
 }
 OVERHEADS = Workload(  # FedDecorr's clients and training with the network of ``cnn100``
-    *(_synthetic_images, _IMAGE, 1000, partial(_split, "dirichlet", alpha=0.5, min_size=1), 10, 10),
+    *(_synthetic_images, _IMAGE, 1000, partial(partition.dirichlet, seed=SEED, alpha=0.5, min_size=1), 10, 10),
     *(Training(10, 64, 0.01, 0.9), "cnn"),
 )
 NETWORKS = (

@@ -34,10 +34,9 @@ from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
-from experiments.parser import Parser, literal, names_option, print_error
+from experiments.parser import Parser, literal, names_option, reports_errors
 from experiments.waiting import wait
 from fedjax_collapse.config.keys import METHODS, NETWORKS
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.layers import DTYPES
@@ -52,25 +51,23 @@ _BATCH_SIZE = 32
 Row = dict[str, Any]
 
 
+@reports_errors
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 0, or 2 after a one-line message about wrong input."""
-    try:
-        asked = command_line().parse_args(argv)
-        if asked.papers:
-            from experiments.benchmarks import published
+    asked = command_line().parse_args(argv)
+    if asked.papers:
+        from experiments.benchmarks import published
 
-            found = published.rows()
-        else:
-            found = (round_rows if asked.methods else step_rows)(topologies.find(asked.target), asked)
-        rows = []
-        with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
-            for row in found:
-                cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
-                print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
-                rows.append(row)
-                advance()
-    except UserError as error:
-        return print_error(error)
+        found = published.rows()
+    else:
+        found = (round_rows if asked.methods else step_rows)(topologies.find(asked.target), asked)
+    rows = []
+    with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
+        for row in found:
+            cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
+            print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
+            rows.append(row)
+            advance()
     if asked.json:
         asked.json.write_text(json.dumps({"target": asked.target, "rows": rows}, indent=2) + "\n")
     return 0

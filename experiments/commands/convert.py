@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from experiments.configs import base
-from experiments.parser import Parser, literal, print_result
+from experiments.parser import Parser, literal, reports_errors
 from experiments.waiting import wait
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
@@ -38,12 +38,14 @@ _GIVEN = ("labels", "num_clients", "owners", "domains", "coarse_labels")  # by t
 _TEST_ROWS = 2**12  # of a federation in memory that are written at once
 
 
+@reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     parser = command_line()
     own = vars(parser.parse_args(arguments))
     if own["check"]:
-        return print_result(lambda: check(own["check"]))
+        print(check(own["check"]))
+        return 0
     if not own["folder"]:
         parser.error("the following arguments are required: SOURCE, FOLDER; or --check FOLDER")
     options = {part: {} for part in ("data", "partition")}
@@ -52,7 +54,8 @@ def main(arguments: list[str]) -> int:
         if name and value is not None:
             options[part][name] = value
     chosen = {key: own[key] for key in ("source", "folder", "clients", "seed")}
-    return print_result(lambda: convert(**chosen, **options))
+    print(convert(**chosen, **options))
+    return 0
 
 
 def command_line() -> Parser:

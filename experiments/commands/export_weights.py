@@ -9,7 +9,7 @@ which ``load_run(RUN).to_torch()`` returns. Exit status: 0, or 2 after a one-lin
 
 from pathlib import Path
 
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from fedjax_collapse import load_run, save_weights
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import files
@@ -30,16 +30,14 @@ def command_line() -> Parser:
     return parser
 
 
+@reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = command_line().parse_args(arguments)
-    try:
-        run = load_run(options.run, trust=options.trust)
-        variables = _chosen(run, options.client, options.round)
-        out = options.out or options.run / f"model{FORMATS[options.format]}"
-        write(run, variables, options.format, out)
-    except UserError as error:
-        return print_error(error)
+    run = load_run(options.run, trust=options.trust)
+    variables = _chosen(run, options.client, options.round)
+    out = options.out or options.run / f"model{FORMATS[options.format]}"
+    write(run, variables, options.format, out)
     print(f"wrote {out}")
     return 0
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
 from experiments.study.provenance import versions
@@ -39,19 +39,17 @@ from fedjax_collapse.run.evaluation import evaluate
 _BATCH = 512  # examples
 
 
+@reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     if launch_options.help_is_asked(arguments):
         command_line().parse_args(["--help"])
+    config, seed, out, virtual = parse(arguments)
+    arrays = extract(config, seed, virtual)
     try:
-        config, seed, out, virtual = parse(arguments)
-        arrays = extract(config, seed, virtual)
-        try:
-            write_npz(out, arrays)
-        except OSError as error:
-            raise UserError(f"--out={out}: cannot be written ({error.strerror}); choose another file") from error
-    except UserError as error:
-        return print_error(error)
+        write_npz(out, arrays)
+    except OSError as error:
+        raise UserError(f"--out={out}: cannot be written ({error.strerror}); choose another file") from error
     (count, width), test_count = arrays["features"].shape, len(arrays["test_features"])
     print(f"wrote {out}: {width} features of {count} training and {test_count} test examples")
     return 0

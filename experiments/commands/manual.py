@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from experiments.config_files import config_files, relative
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from fedjax_collapse import engine
 from fedjax_collapse.config import keys as config_keys
 from fedjax_collapse.config.build import SCHEDULES
@@ -247,12 +247,10 @@ def command_line() -> Parser:
     return parser
 
 
+@reports_errors
 def main(arguments: Sequence[str] = ()) -> int:
     """Prints the page of the docs and returns the exit status: 2 if there is no page of methods."""
-    try:
-        page = _methods_page() if command_line().parse_args(arguments).methods else as_markdown()
-    except UserError as error:
-        return print_error(error)
+    page = _methods_page() if command_line().parse_args(arguments).methods else as_markdown()
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(page)
     return 0

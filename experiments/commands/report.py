@@ -21,7 +21,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.parser import Parser, names_option, print_error
+from experiments.parser import Parser, names_option, print_error, reports_errors
 from experiments.study.progress.console import Console
 from fedjax_collapse.config.cells import names_in
 from fedjax_collapse.config.folder import EXPORT
@@ -35,22 +35,20 @@ from fedjax_collapse.results.plot.drawing import FIGURES
 from fedjax_collapse.schema.names import check_name
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, or 2 after a one-line message for every folder that has no readable results."""
     options, console = command_line().parse_args(arguments), Console()
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
-    is_well = True
-    try:
-        if options.format is not None or options.out or options.base or options.target:
-            export(folders, options, console)
-        else:
-            written = [_rewrite(folder, options, console) for folder in folders]
-            is_well = all(written)
-        if options.headline and is_well:
-            console.note(f"wrote {_draw_headline(_read(folders[:1], options, console)[0], options.headline)}")
-    except (UserError, OSError) as error:
-        return print_error(error)
-    return 0 if is_well else 2
+    if options.format is not None or options.out or options.base or options.target:
+        export(folders, options, console)
+    else:
+        written = [_rewrite(folder, options, console) for folder in folders]
+        if not all(written):
+            return 2
+    if options.headline:
+        console.note(f"wrote {_draw_headline(_read(folders[:1], options, console)[0], options.headline)}")
+    return 0
 
 
 def command_line() -> Parser:

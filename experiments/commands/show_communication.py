@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments import waiting
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from experiments.study import launch_options
 from experiments.study.parsing import parse
 from experiments.study.preparing import Examples
@@ -31,25 +31,23 @@ from fedjax_collapse.training.communication import Communication, communication
 HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict", "cohort", "kept"]
 
 
+@reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     if launch_options.help_is_asked(arguments):
         command_line().parse_args(["--help"])
-    try:
-        options = parse(arguments)
-        study = resolve(options.config, Path(), options.arm, settings=options.setting)
-        with waiting.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
-            found = []
-            for row in counted(study):
-                found.append(row)
-                advance()
-        rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
-        paper, console = paper_of(study.config, counted=True), Console()
-        console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
-        if paper:
-            console.note(f"Paper: {paper_note(paper)}")
-    except UserError as error:
-        return print_error(error)
+    options = parse(arguments)
+    study = resolve(options.config, Path(), options.arm, settings=options.setting)
+    with waiting.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
+        found = []
+        for row in counted(study):
+            found.append(row)
+            advance()
+    rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
+    paper, console = paper_of(study.config, counted=True), Console()
+    console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
+    if paper:
+        console.note(f"Paper: {paper_note(paper)}")
     return 0
 
 

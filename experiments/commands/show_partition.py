@@ -12,11 +12,11 @@ the examples of every client in PFLlib's format, ``train/<k>.npz`` and ``test/<k
 """
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
 from experiments.study.resolving import resolve_one
@@ -36,29 +36,27 @@ _WIDEST = 100  # classes that are drawn in the terminal, one character each
 _LONGEST = 100  # clients that are listed in the terminal
 
 
+@reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    try:
-        config, seed, out, pfllib = parse(arguments)
-        with wait(f"reading and dividing {config['data']['source']}"):
-            federation = build.federations(config, [seed])[seed]
-        facts = describe(federation)
-        lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
-        if out and federation.common_validation is not None:
-            raise UserError(
-                f"--out={out}: its indices would be of the training examples that data.validation_fraction leaves; "
-                "expected 0, or no --out"
-            )
-        if out:
-            chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
-            write(out, {**chosen, "seed": seed, **facts}, federation)
-            lines.append(f"wrote {out}")
-        if pfllib:
-            write_pfllib(pfllib, federation)
-            lines.append(f"wrote {pfllib}")
-        print("\n".join(lines))
-    except UserError as error:
-        return print_error(error)
+    config, seed, out, pfllib = parse(arguments)
+    with wait(f"reading and dividing {config['data']['source']}"):
+        federation = build.federations(config, [seed])[seed]
+    facts = describe(federation)
+    lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
+    if out and federation.common_validation is not None:
+        raise UserError(
+            f"--out={out}: its indices would be of the training examples that data.validation_fraction leaves; "
+            "expected 0, or no --out"
+        )
+    if out:
+        chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
+        write(out, {**chosen, "seed": seed, **facts}, federation)
+        lines.append(f"wrote {out}")
+    if pfllib:
+        write_pfllib(pfllib, federation)
+        lines.append(f"wrote {pfllib}")
+    print("\n".join(lines))
     return 0
 
 
@@ -83,7 +81,6 @@ def _own_options():
     parser = Parser(add_help=False)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
     parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="where to write all examples, in PFLlib's format")
-    parser.error = _fail
     return parser
 
 
@@ -168,7 +165,3 @@ def _summary(federation, facts):
     )
     yield f"examples left out: {facts['left_out']}; given more than once: {facts['repeated']}"
     yield from (f"SHA-256 of the {name}: {value}" for name, value in facts["sha256"].items())
-
-
-def _fail(message: str) -> NoReturn:
-    raise UserError(message)

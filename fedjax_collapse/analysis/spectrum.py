@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from fedjax_collapse.analysis.rank import rankme
+
 FLOOR = 1e-12  # smaller eigenvalues are raised to this, as a constant feature would give log 0
 
 
@@ -43,13 +45,7 @@ def effective_rank(spectrum: Float[np.ndarray, " features"]) -> float:
 
     Roy & Vetterli, "The effective rank" (2007), applied to the covariance matrix. 0 if all features are constant.
     """
-    total = spectrum.sum()
-    if np.isnan(total):
-        return math.nan
-    if not total > 0:
-        return 0.0
-    share = spectrum[spectrum > 0] / total
-    return float(np.exp(-np.sum(share * np.log(share))))
+    return rankme(spectrum, eps=0.0)
 
 
 def table(spectra: Sequence[np.ndarray], width: int) -> Float[np.ndarray, "spectra width"]:

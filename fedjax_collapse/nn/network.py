@@ -56,11 +56,15 @@ class Network(nn.Module, kw_only=True):
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
         self._check(*images.shape[1:-1])
-        features = at_least_float32(self.represent(images, mask, train))
-        features = project(self.projector, features, mask, train, self.projector_dim)
-        if self.normalize_features:
-            features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
+        features = self.projected(self.represent(images, mask, train), mask, train)
         return Outputs(features, classify(self.head, features, self.num_classes))
+
+    def projected(self, features: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        """Returns the features after the projector, of norm 1 if that is asked for, in at least float32."""
+        features = project(self.projector, at_least_float32(features), mask, train, self.projector_dim)
+        if not self.normalize_features:
+            return features
+        return features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
 
     def _check(self, *size):
         check_fields(self)

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Outputs, UserError
-from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Init, cast
 from fedjax_collapse.nn.network import Network
-from fedjax_collapse.nn.projector import project
 from fedjax_collapse.schema.options import Count
 
 
@@ -152,10 +150,7 @@ class TokenNetwork(Network, kw_only=True):
         self._check_tokens(tokens)
         embed = Embedding(self.num_ids, self.embedding, self.dtype, part="head" if self.tied else None)
         vectors, table = embed(tokens)
-        features = at_least_float32(self.represent(vectors, mask, train, places))
-        features = project(self.projector, features, mask, train, self.projector_dim)
-        if self.normalize_features:
-            features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
+        features = self.projected(self.represent(vectors, mask, train, places), mask, train)
         if self.tied:
             return Outputs(features, features @ table.T)
         return Outputs(features, classify(self.head, features, self.num_classes))

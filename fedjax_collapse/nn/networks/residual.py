@@ -1,6 +1,7 @@
 """Residual networks of basic or bottleneck blocks, for small images; ``resnet18.py`` and others configure them."""
 
 import functools
+from collections.abc import Callable
 from typing import Annotated
 
 import flax.linen as nn
@@ -34,41 +35,34 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
-        outputs = conv(images, self.channels, stride=self.stride, relu=True)
-        outputs = conv(outputs, self.channels) + _shortcut(self, conv, images)
+        outputs = self.branch(conv, images) + self.shortcut(conv, images)
         return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
 
+    def branch(self, conv: Callable[..., jax.Array], images: jax.Array) -> jax.Array:
+        """Returns the outputs of the convolutions."""
+        return conv(conv(images, self.channels, stride=self.stride, relu=True), self.channels)
 
-class Bottleneck(nn.Module):
+    def shortcut(self, conv: Callable[..., jax.Array], images: jax.Array) -> jax.Array:
+        """Returns images, or if the shape changes a 1x1 convolution, or every other pixel with channels of zeros."""
+        features = self.expansion * self.channels
+        if self.stride == 1 and images.shape[-1] == features:
+            return images
+        if not self.padded_shortcut:
+            return conv(images, features, 1, stride=self.stride)
+        missing = features - images.shape[-1]
+        ends = (missing // 2, missing - missing // 2)
+        return jnp.pad(images[:, :: self.stride, :: self.stride], (*[(0, 0)] * 3, ends))
+
+
+class Bottleneck(BasicBlock):
     """Convolutions 1x1, 3x3 with the stride, and 1x1 to four times the channels, and a shortcut."""
-
-    channels: int
-    stride: int
-    layers: LayerOptions
-    padded_shortcut: bool
-    ends_stage: bool
 
     expansion = 4
 
-    @nn.compact
-    def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
+    def branch(self, conv: Callable[..., jax.Array], images: jax.Array) -> jax.Array:
         outputs = conv(images, self.channels, 1, relu=True)
         outputs = conv(outputs, self.channels, stride=self.stride, relu=True)
-        outputs = conv(outputs, self.expansion * self.channels, 1) + _shortcut(self, conv, images)
-        return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
-
-
-def _shortcut(block, conv, images):
-    """The shortcut: images, or if the shape changes a 1x1 convolution, or every other pixel with channels of zeros."""
-    features = block.expansion * block.channels
-    if block.stride == 1 and images.shape[-1] == features:
-        return images
-    if not block.padded_shortcut:
-        return conv(images, features, 1, stride=block.stride)
-    missing = features - images.shape[-1]
-    before = missing // 2
-    return jnp.pad(images[:, :: block.stride, :: block.stride], (*[(0, 0)] * 3, (before, missing - before)))
+        return conv(outputs, self.expansion * self.channels, 1)
 
 
 class ResidualNetwork(ConvNetwork):

@@ -323,7 +323,7 @@ def test_networks_have_a_row_for_each_lowering_and_system():
     assert dict(small_cnn.arms[-1].options) == {"lowering": "xla", "dtype": "bfloat16"}
     assert [(arm.name, dict(arm.options)) for arm in mlp.arms[2:]] == [("auto bfloat16", {"dtype": "bfloat16"})]
     task = workloads.make_task(mlp.arms[0].workload, 1)
-    assert [len(part) for part in task.parts] == [8 * 32] * 2 and task.inputs.shape == (512, 32, 32, 3)
+    assert [len(part) for part in task.parts] == [8 * 32] * 2 and task.data.inputs.shape == (512, 32, 32, 3)
 
 
 def test_a_prepared_run_stops_in_time_and_says_what_it_left_out(monkeypatch, tmp_path, capsys):

@@ -122,7 +122,7 @@ def test_pytorch_loops_equal_steps_of_gradient_descent(name):
     workload = dataclasses.replace(TINY, cohort=10, training=Training(1, 10, 0.3, 0.9))
     task = make_task(workload, 3)
     own = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in task.weights]
-    images, labels = torch.tensor(task.inputs.reshape(55, -1) / 16.0), torch.tensor(task.labels)
+    images, labels = torch.tensor(task.data.inputs.reshape(55, -1) / 16.0), torch.tensor(task.data.labels)
     for _, _, loss in run(name, workload, task):
         hidden = (images @ own[0] + own[1]).relu()
         logits = (hidden @ own[2] + own[3]).relu() @ own[4] + own[5]
