@@ -168,9 +168,8 @@ _DIRICHLET = partial(partition.dirichlet, alpha=0.1, min_size=1, seed=SEED)
 _SHARDS = partial(partition.pathological, classes_per_client=2, method="shards", seed=SEED)
 _IMAGE, _SGD = (32, 32, 3), Training(1, 32, 0.01, 0.9)
 _BLAZEFL = Workload(_synthetic_images, _IMAGE, 50_000, _SHARDS, 100, 100, Training(5, 50, 0.1, 0.0), "cnn")
-_PFLLIB = Workload(
-    partial(_pooled, pfllib.digits), (28, 28, 1), 1797, _DIRICHLET, 20, 20, Training(1, 10, 0.005, 0.0), "pfllib_cnn"
-)
+_LARGE, _SLOW = partial(_pooled, pfllib.digits), Training(1, 10, 0.005, 0.0)
+_PFLLIB = Workload(_LARGE, (28, 28, 1), 1797, _DIRICHLET, 20, 20, _SLOW, "pfllib_cnn")
 WORKLOADS = {
     "mlp100": Workload(partial(_pooled, sources.digits), (8, 8, 1), 1797, _DIRICHLET, 100, 100, _SGD, "mlp", rounds=60),
     "cnn100": Workload(_synthetic_images, _IMAGE, 10_000, _DIRICHLET, 100, 100, _SGD, "cnn"),

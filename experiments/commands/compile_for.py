@@ -29,13 +29,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.benchmarks import published
 from experiments.benchmarks.arguments import at_least, words, writable
-from experiments.benchmarks.compiling import topologies
+from experiments.benchmarks.compiling import costs, programs, topologies
 from experiments.benchmarks.compiling.topologies import Topology
+from experiments.benchmarks.overheads import TRAINING, accepted, methods
 from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
 from experiments.parser import Parser, literal, names_option, reports_errors
 from experiments.waiting import wait
+from fedjax_collapse import engine
 from fedjax_collapse.config.keys import METHODS, NETWORKS
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA
@@ -56,8 +59,6 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 0, or 2 after a one-line message about wrong input."""
     asked = command_line().parse_args(argv)
     if asked.papers:
-        from experiments.benchmarks import published
-
         found = published.rows()
     else:
         found = (round_rows if asked.methods else step_rows)(topologies.find(asked.target), asked)
@@ -101,8 +102,6 @@ def command_line() -> Parser:
 
 def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     """Yields a row for a step of each network, dtype, lowering and number of clients."""
-    from experiments.benchmarks.compiling import costs, programs
-
     for chosen, model in _models(topology, asked):
         clients, batch_size = chosen["clients"], asked.batch_size or _BATCH_SIZE
         lowered = programs.step(model, topology.devices[0], clients, batch_size)
@@ -117,10 +116,6 @@ def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 
 def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     """Yields a row for a round of each method, network and number of clients, on all devices of the target."""
-    from experiments.benchmarks.compiling import costs, programs
-    from experiments.benchmarks.overheads import TRAINING, accepted, methods
-    from fedjax_collapse import engine
-
     models, devices = list(_models(topology, asked)), topology.devices
     freeze = "base" if asked.adapters else "none"
     training = TRAINING.replace(batch_size=asked.batch_size or TRAINING.batch_size, freeze=freeze)
@@ -149,8 +144,6 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 
 def _models(topology, asked):
     """Yields each combination of the options, and its network."""
-    from experiments.benchmarks.compiling import programs
-
     for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
         for lowering in ["auto"] if name in NOT_CONVOLUTIONAL else asked.lowerings:
             chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}

@@ -36,3 +36,8 @@ def variants(
         return get_config
 
     return decorate
+
+
+def methods(**chosen: dict) -> dict:
+    """Returns the changes of an arm with these methods, by name with their options."""
+    return dict(methods=chosen)

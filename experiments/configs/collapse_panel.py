@@ -24,10 +24,10 @@ from experiments.configs import base
 
 BASELINES = {
     "fedavg": dict(),
-    "fedprox": dict(methods=dict(fedprox=dict(strength=0.01))),
+    "fedprox": base.methods(fedprox=dict(strength=0.01)),
     "fedavgm": dict(server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))),
-    "scaffold": dict(methods=dict(scaffold=dict())),
-    "fedlc": dict(methods=dict(fedlc=dict(tau=0.5))),
+    "scaffold": base.methods(scaffold=dict()),
+    "fedlc": base.methods(fedlc=dict(tau=0.5)),
 }
 PANEL = (
     "layers", "head_spectrum", "updates", "client_drift", "neural_collapse", "feature_ranks", "prediction_bias",
@@ -55,5 +55,5 @@ def _config_of(arg):
 def _digits():
     config = base.get_config()
     config.rounds, config.partition.alpha, config.network = 20, 0.05, dict(name="small_cnn", channels=(8, 16))
-    config.arms = dict(feddecorr=dict(methods=dict(feddecorr=dict(strength=0.1))))
+    config.arms = dict(feddecorr=base.methods(feddecorr=dict(strength=0.1)))
     return config

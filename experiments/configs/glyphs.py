@@ -35,8 +35,8 @@ def get_config(arg: str = "dirichlet_10") -> ConfigDict:
     config.training.epochs = 2
     config.arms = dict(
         fedavg=dict(),
-        feddecorr=dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
-        fedmr=dict(methods=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),
-        feduv=dict(methods=dict(feduv=dict(variance=num_classes / 4, uniformity=0.5))),
+        feddecorr=base.methods(feddecorr=dict(strength=0.1, variant="official")),
+        fedmr=base.methods(fedmr=dict(intra=1e-5, inter=0.1, variant="paper")),
+        feduv=base.methods(feduv=dict(variance=num_classes / 4, uniformity=0.5)),
     )
     return config

@@ -16,27 +16,27 @@ from experiments.configs import base
 
 METHODS = {
     "fedavg": dict(),
-    "feddecorr": dict(methods=dict(feddecorr=dict(strength=0.1))),
-    "fedmr": dict(methods=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),  # as in glyphs.py
-    "feduv": dict(methods=dict(feduv=dict(variance=2.5, uniformity=0.5))),
-    "balanced_softmax": dict(methods=dict(balanced_softmax=dict())),
-    "fedlc": dict(methods=dict(fedlc=dict(tau=0.5))),
-    "fedrs": dict(methods=dict(fedrs=dict(alpha=0.5))),
-    "fedntd": dict(methods=dict(fedntd=dict(strength=1.0, temperature=1.0))),
-    "fedvls": dict(methods=dict(fedvls=dict(distillation=0.1))),
+    "feddecorr": base.methods(feddecorr=dict(strength=0.1)),
+    "fedmr": base.methods(fedmr=dict(intra=1e-5, inter=0.1, variant="paper")),  # as in glyphs.py
+    "feduv": base.methods(feduv=dict(variance=2.5, uniformity=0.5)),
+    "balanced_softmax": base.methods(balanced_softmax=dict()),
+    "fedlc": base.methods(fedlc=dict(tau=0.5)),
+    "fedrs": base.methods(fedrs=dict(alpha=0.5)),
+    "fedntd": base.methods(fedntd=dict(strength=1.0, temperature=1.0)),
+    "fedvls": base.methods(fedvls=dict(distillation=0.1)),
     "fedetf": dict(methods=dict(fedetf=dict()), network=dict(head="etf")),
     "fedgela": dict(methods=dict(fedgela=dict()), network=dict(head="etf")),
     "feddr_plus": dict(methods=dict(feddr_plus=dict(beta=0.9)), network=dict(head="simplex")),
-    "fedrcl": dict(methods=dict(fedrcl=dict(levels="last"))),  # as in docs/results.md; published is "all"
-    "fedsam": dict(methods=dict(fedsam=dict(rho=0.1))),
-    "fedlesam": dict(methods=dict(fedlesam=dict(rho=0.1))),
-    "mofedsam": dict(methods=dict(fedsam=dict(rho=0.1), fedcm=dict(alpha=0.1))),
-    "fedexp": dict(methods=dict(fedexp=dict(eps=1e-3))),
-    "ccvr": dict(methods=dict(ccvr=dict())),
-    "fedvls_feddecorr": dict(methods=dict(fedvls=dict(distillation=0.1), feddecorr=dict(strength=0.1))),
-    "fedper": dict(methods=dict(fedper=dict())),
-    "fedrep": dict(methods=dict(fedrep=dict(head_epochs=4, body_epochs=1))),  # as many epochs as the others
-    "lg_fedavg": dict(methods=dict(lg_fedavg=dict())),
+    "fedrcl": base.methods(fedrcl=dict(levels="last")),  # as in docs/results.md; published is "all"
+    "fedsam": base.methods(fedsam=dict(rho=0.1)),
+    "fedlesam": base.methods(fedlesam=dict(rho=0.1)),
+    "mofedsam": base.methods(fedsam=dict(rho=0.1), fedcm=dict(alpha=0.1)),
+    "fedexp": base.methods(fedexp=dict(eps=1e-3)),
+    "ccvr": base.methods(ccvr=dict()),
+    "fedvls_feddecorr": base.methods(fedvls=dict(distillation=0.1), feddecorr=dict(strength=0.1)),
+    "fedper": base.methods(fedper=dict()),
+    "fedrep": base.methods(fedrep=dict(head_epochs=4, body_epochs=1)),  # as many epochs as the others
+    "lg_fedavg": base.methods(lg_fedavg=dict()),
 }
 
 

@@ -55,11 +55,11 @@ def get_config(arg: str = "") -> ConfigDict:
     config.arms = {
         "local": dict(private="all"),  # nothing is averaged
         "fedavg": dict(),
-        "fedper": dict(methods=dict(fedper=dict())),
-        "fedrep": dict(methods=dict(fedrep=dict(head_epochs=1, body_epochs=1))),
-        "fedbabu": dict(methods=dict(fedbabu=dict())),
+        "fedper": base.methods(fedper=dict()),
+        "fedrep": base.methods(fedrep=dict(head_epochs=1, body_epochs=1)),
+        "fedbabu": base.methods(fedbabu=dict()),
         "fedrod": dict(methods=dict(fedrod=dict()), network=dict(head=dict(name="two_heads", copied=True))),
         "feddbe": dict(methods=dict(feddbe=dict()), network=dict(head="shifted")),
-        "ditto": dict(methods=dict(ditto=dict(strength=1.0))),  # PFLlib's default 0 is local training
+        "ditto": base.methods(ditto=dict(strength=1.0)),  # PFLlib's default 0 is local training
     }
     return config

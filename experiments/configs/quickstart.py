@@ -15,8 +15,8 @@ from experiments.configs import base
 
 ARMS = {
     "fedavg": dict(),
-    "feddecorr": dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
-    "ccvr": dict(methods=dict(ccvr=dict())),
+    "feddecorr": base.methods(feddecorr=dict(strength=0.1, variant="official")),
+    "ccvr": base.methods(ccvr=dict()),
 }
 NETWORK = dict(name="small_cnn", channels=(16, 32, 64))
 

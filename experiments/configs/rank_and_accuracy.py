@@ -19,12 +19,12 @@ from fedjax_collapse.config.published import GLYPHS
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {
-    "fedprox": dict(methods=dict(fedprox=dict(strength=0.01))),
-    "moon": dict(methods=dict(moon=dict(strength=1.0))),
-    "decov": dict(methods=dict(decov=dict(strength=0.1))),
-    "vicreg": dict(methods=dict(vicreg=dict())),
-    "scaffold": dict(methods=dict(scaffold=dict(normaliser="fednova"))),
-    "feddyn": dict(methods=dict(feddyn=dict(alpha=0.01))),
+    "fedprox": base.methods(fedprox=dict(strength=0.01)),
+    "moon": base.methods(moon=dict(strength=1.0)),
+    "decov": base.methods(decov=dict(strength=0.1)),
+    "vicreg": base.methods(vicreg=dict()),
+    "scaffold": base.methods(scaffold=dict(normaliser="fednova")),
+    "feddyn": base.methods(feddyn=dict(alpha=0.01)),
     "freeze": dict(training=dict(freeze="head"), head="orthogonal"),
 }
 SWEEP = {  # the published values and others around them

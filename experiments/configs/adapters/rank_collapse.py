@@ -28,15 +28,15 @@ ARMS = {
     "fedit": dict(),  # all clients with rank 8, as in the next three
     "fedit_decorr": dict(methods=DECORR),
     "fedit_rcl": dict(methods=RCL),
-    "ffa_lora": dict(methods=dict(ffa_lora=dict())),
-    "fedex_lora": dict(methods=dict(fedex_lora=dict())),
+    "ffa_lora": base.methods(ffa_lora=dict()),
+    "fedex_lora": base.methods(fedex_lora=dict()),
     "fedit_rank2": RANK_2,
     "flexlora": dict(methods=MIXED),
-    "flexlora_roots": dict(methods=dict(flexlora=dict(ranks=RANKS, roots=True))),
+    "flexlora_roots": base.methods(flexlora=dict(ranks=RANKS, roots=True)),
     "flexlora_decorr": dict(methods=MIXED | DECORR),
     "flexlora_rcl": dict(methods=MIXED | RCL),
-    "raflora": dict(methods=dict(raflora=dict(ranks=RANKS))),
-    "hetlora": dict(methods=dict(hetlora=dict(ranks=RANKS))),
+    "raflora": base.methods(raflora=dict(ranks=RANKS)),
+    "hetlora": base.methods(hetlora=dict(ranks=RANKS)),
 }
 DATA = {
     "shifted": dict(

@@ -22,7 +22,7 @@ DOMAINNET = dict(
     source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch", image_size=224, normalisation="half"
 )
 QV = dict(layers=("query", "value"))
-HETLORA = dict(methods=dict(hetlora=dict(ranks=(12, 18, 24))))
+HETLORA = base.methods(hetlora=dict(ranks=(12, 18, 24)))
 SKEWS = {"iid": dict(partition=dict(name="iid"))} | {
     f"{count} classes": dict(partition=dict(name="pathological", classes_per_client=count)) for count in (20, 10)
 }
@@ -45,11 +45,11 @@ STUDIES = {
         ),  # paper, but epochs
         partition=dict(name="domain"),
         arms=dict(
-            ffa_lora=dict(methods=dict(ffa_lora=dict())),
+            ffa_lora=base.methods(ffa_lora=dict()),
             fedit=dict(),
-            flexlora=dict(methods=dict(flexlora=dict())),
-            flora=dict(methods=dict(flora=dict())),
-            lora_fair=dict(methods=dict(lora_fair=dict(objective="cosine"))),  # paper, whose strength is 0.01
+            flexlora=base.methods(flexlora=dict()),
+            flora=base.methods(flora=dict()),
+            lora_fair=base.methods(lora_fair=dict(objective="cosine")),  # paper, whose strength is 0.01
         ),
         settings={
             "domainnet": dict(data=DOMAINNET),
@@ -64,7 +64,7 @@ STUDIES = {
         data=CIFAR100,
         network=VIT_B | dict(adapters=dict(rank=24, alpha=16.0, dropout=0.1, **QV)),
         training=_adamw(0.01, 0.99, epochs=1, batch_size=128),
-        arms=dict(hetlora=HETLORA, flexlora=dict(methods=dict(flexlora=dict(ranks=(12, 18, 24))))),
+        arms=dict(hetlora=HETLORA, flexlora=base.methods(flexlora=dict(ranks=(12, 18, 24)))),
         settings=SKEWS,
     ),
     "hralora": dict(
@@ -75,7 +75,7 @@ STUDIES = {
         data=CIFAR100 | dict(normalisation="imagenet"),  # of DeiT's weights
         network=DEIT_S | dict(adapters=dict(rank=24, alpha=24.0, **QV)),  # released code; alpha is our choice
         training=_adamw(1e-3, 0.95, epochs=1, batch_size=32, freeze="head"),  # released code: train_classifier false
-        arms=dict(fedit=dict(), ffa_lora=dict(methods=dict(ffa_lora=dict())), hetlora=HETLORA),
+        arms=dict(fedit=dict(), ffa_lora=base.methods(ffa_lora=dict()), hetlora=HETLORA),
         settings=SKEWS,
     ),
     "hilora": dict(
@@ -84,7 +84,7 @@ STUDIES = {
         data=CIFAR100,
         network=VIT_B | dict(adapters=dict(rank=8, alpha=8.0, **QV)),  # the rank is our choice
         training=dict(epochs=1, batch_size=32, learning_rate=0.01, momentum=0.0, weight_decay=0.0),  # our choice
-        arms=dict(fedsa_lora=dict(methods=dict(fedsa_lora=dict()))),
+        arms=dict(fedsa_lora=base.methods(fedsa_lora=dict())),
         settings={
             "dirichlet 0.3": dict(partition=dict(name="dirichlet", alpha=0.3)),
             "10 classes": dict(partition=dict(name="pathological", classes_per_client=10)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.configs.base import methods
 from fedjax_collapse.config.published import DIGITS, Changes, Paper, Rows, compared, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
@@ -27,12 +28,12 @@ def arms(*names: str) -> dict:
     every = dict(
         # not released: with the others' local momentum, which it was not published with; by its number of steps alone
         # (``steps``) c is ten times too large then and training ends at chance
-        scaffold=dict(methods=dict(scaffold=dict(normaliser="fednova"))),  # our choice
-        fednova=dict(methods=dict(fednova=dict())),
+        scaffold=methods(scaffold=dict(normaliser="fednova")),  # our choice
+        fednova=methods(fednova=dict()),
         fedavg=dict(),
-        fedavg_decorr=dict(methods=dict(feddecorr=DECORR)),
+        fedavg_decorr=methods(feddecorr=DECORR),
         fedprox=dict(methods=prox),
-        fedprox_decorr=dict(methods=dict(**prox, feddecorr=DECORR)),
+        fedprox_decorr=methods(**prox, feddecorr=DECORR),
         fedavgm=dict(server=dict(optimizer=momentum)),
         fedavgm_decorr=dict(server=dict(optimizer=momentum), methods=dict(feddecorr=DECORR)),
         moon=dict(network=projector, methods=moon),

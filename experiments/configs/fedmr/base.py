@@ -10,6 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.configs.base import methods
 from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Changes, Paper, compared
 
 SOURCE = "Fan et al., TMLR 2023"
@@ -37,14 +38,14 @@ def arms(*names: str) -> dict:
     clipped = dict(clip_norm=10.0)  # released codes of FedDyn and FedDC
     every = dict(
         fedavg=dict(),
-        fedprox=dict(methods=dict(fedprox=dict(strength=0.01))),  # our choice
-        fedproc=dict(methods=dict(fedproc=dict(ramp_rounds=100.0))),  # released code of FedProc
-        fednova=dict(methods=dict(fednova=dict())),
+        fedprox=methods(fedprox=dict(strength=0.01)),  # our choice
+        fedproc=methods(fedproc=dict(ramp_rounds=100.0)),  # released code of FedProc
+        fednova=methods(fednova=dict()),
         # MOON's paper, of its grid; its code has no contrast in round 1 (moon.first_round="random_later")
-        moon=dict(methods=dict(moon=dict(strength=1.0, temperature=0.5))),
+        moon=methods(moon=dict(strength=1.0, temperature=0.5)),
         feddyn=dict(methods=dict(feddyn=dict(alpha=0.01)), training=clipped),  # released code's example
         feddc=dict(methods=dict(feddc=dict(alpha=0.01)), training=clipped),  # released code's example
-        fedmr=dict(methods=dict(fedmr=FEDMR)),
+        fedmr=methods(fedmr=FEDMR),
     )
     return {name: every[name] for name in names or every}
 

@@ -8,6 +8,7 @@ of models trained on the other nine tenths is not said: ours train on all.
 
 from collections.abc import Sequence
 
+from experiments.configs.base import methods
 from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper, Rows, compared
 
 SOURCE = "Son et al., CVPR 2024"
@@ -35,19 +36,19 @@ def arms(*names: str) -> dict:
     """These of the five methods, or of FedUV's two terms alone; without names, the five."""
     every = dict(
         fedavg=dict(),
-        fedprox=dict(methods=dict(fedprox=dict(strength=0.01))),  # paper
-        moon=dict(methods=dict(moon=MOON)),
+        fedprox=methods(fedprox=dict(strength=0.01)),  # paper
+        moon=methods(moon=MOON),
         freeze=dict(training=dict(freeze="head")),  # paper; the released code trains the head and throws it away
-        only_variance=dict(methods=dict(feduv=FEDUV | dict(uniformity=0.0))),
-        only_uniformity=dict(methods=dict(feduv=FEDUV | dict(variance=0.0))),
-        feduv=dict(methods=dict(feduv=FEDUV)),
+        only_variance=methods(feduv=FEDUV | dict(uniformity=0.0)),
+        only_uniformity=methods(feduv=FEDUV | dict(variance=0.0)),
+        feduv=methods(feduv=FEDUV),
     )
     return {name: every[name] for name in names or METHODS}
 
 
 def with_variance(setting: dict, num_classes: int) -> dict:
     """The setting with the paper's strength, a quarter of its classes."""
-    strength = dict(methods=dict(feduv=dict(variance=num_classes / 4)))
+    strength = methods(feduv=dict(variance=num_classes / 4))
     return setting | dict(arms=dict(only_variance=strength, feduv=strength))
 
 

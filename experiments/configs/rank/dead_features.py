@@ -21,8 +21,8 @@ STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 def get_config(config: ConfigDict, arg: str) -> None:
     config.arms = {
         "fedavg": dict(),
-        "feddecorr": dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
-        "decov": dict(methods=dict(decov=dict(strength=0.1))),
+        "feddecorr": base.methods(feddecorr=dict(strength=0.1, variant="official")),
+        "decov": base.methods(decov=dict(strength=0.1)),
     }
     config.sweep = {"methods.feddecorr.strength": STRENGTHS}
     config.settings = {norm: dict(network=dict(norm=norm)) for norm in sorted(NORMS, reverse=True)}
