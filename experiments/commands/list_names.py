@@ -15,17 +15,15 @@ from experiments.parser import Parser
 from fedjax_collapse.data import augment
 
 _KINDS = {  # on the command line: in the manual
-    "methods": "methods",
-    "networks": "networks",
-    "heads": "heads",
+    **{kind: kind for kind in ("methods", "networks", "heads", "partitions", "measurements", "samplers")},
     "data": "data sources",
-    "partitions": "partitions",
-    "measurements": "measurements",
     "optimizers": "server optimizers",
     "schedules": "learning-rate schedules",
-    "samplers": "samplers",
 }
-KINDS = (*_KINDS, "augmentations", "configs")
+KINDS = (
+    *("methods", "networks", "heads", "data", "partitions", "measurements", "optimizers", "schedules", "samplers"),
+    *("augmentations", "configs"),
+)
 
 
 def main(arguments: list[str]) -> int:

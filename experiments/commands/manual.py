@@ -127,8 +127,9 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
 
 
-def _filled(line, indent):
-    return textwrap.fill(line, _WIDTH + 20, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _filled(text, indent=2):
+    options = dict(break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent=" " * indent, **options)
 
 
 def first_line(path: Path) -> str:
@@ -195,8 +196,9 @@ def privacy_of_keys() -> str:
         f"{kind}: {', '.join(f'`{path}`' for path in paths)}."
         for kind, paths in (("counted", COUNTED), ("harmless", HARMLESS))
     ]
-    filled = [textwrap.fill(text, _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False) for text in others]
-    return "\n".join(["| rejected | but accepted |", "|---|---|", *rejected, "", "\n\n".join(filled)])
+    return "\n".join(
+        ["| rejected | but accepted |", "|---|---|", *rejected, "", "\n\n".join(_filled(text, 0) for text in others)]
+    )
 
 
 def _keys():
@@ -208,11 +210,7 @@ def _item(option, heading=""):
     allowed = f"`{option.allowed}`".replace(" | ", "` or `") + ", " if option.allowed else ""
     default = f"default `{option.default}`" if option.default else "required"
     link = f"; see [{heading}](#{heading.replace(' ', '-')})" if heading else ""
-    return _filled_item(f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}")
-
-
-def _filled_item(text):
-    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return _filled(f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}")
 
 
 def with_options(page: str) -> str:

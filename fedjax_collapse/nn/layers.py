@@ -144,13 +144,11 @@ class Conv(nn.Module):
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
     """Inputs after the normalisation ``"batch"``, ``"group"`` or ``"none"``, for use inside a compact method."""
+    if kind not in NORMS:
+        raise UserError(f"norm {kind!r}: expected one of {', '.join(NORMS)}")
     if kind == "batch":
         return BatchNorm(**options)(inputs, mask, train)
-    if kind == "group":
-        return GroupNorm(**options)(inputs)
-    if kind == "none":
-        return inputs
-    raise UserError(f"norm {kind!r}: expected one of {', '.join(NORMS)}")
+    return GroupNorm(**options)(inputs) if kind == "group" else inputs
 
 
 class BatchNorm(nn.Module):
@@ -171,8 +169,7 @@ class BatchNorm(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         channels = inputs.shape[-1]
-        scale = self.param("scale", nn.initializers.ones, (channels,))
-        bias = self.param("bias", nn.initializers.zeros, (channels,))
+        scale, bias = _scale_and_bias(self, inputs)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
         if not train:
@@ -202,11 +199,8 @@ class GroupNorm(nn.Module):
         channels = inputs.shape[-1]
         if channels % self.groups:
             raise UserError(f"GroupNorm of {channels} channels: expected a divisor of them, not {self.groups} groups")
-        scale = self.param("scale", nn.initializers.ones, (channels,))
-        bias = self.param("bias", nn.initializers.zeros, (channels,))
-        values = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32)).reshape(
-            len(inputs), -1, self.groups, channels // self.groups
-        )
+        scale, bias = _scale_and_bias(self, inputs)
+        values = at_least_float32(inputs).reshape(len(inputs), -1, self.groups, channels // self.groups)
         centred = values - values.mean((1, 3), keepdims=True)
         normalized = centred * lax.rsqrt(jnp.mean(centred**2, (1, 3), keepdims=True) + self.epsilon)
         return (normalized.reshape(inputs.shape) * scale + bias).astype(inputs.dtype)
@@ -219,8 +213,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:])
-        bias = self.param("bias", nn.initializers.zeros, inputs.shape[-1:])
+        scale, bias = _scale_and_bias(self, inputs)
         values = at_least_float32(inputs)
         centred = values - values.mean(-1, keepdims=True)
         normalized = centred * lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + self.epsilon)
@@ -232,6 +225,11 @@ def cast(arrays: PyTree, dtype: str | None) -> PyTree:
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r}: expected one of {', '.join(map(str, DTYPES))}")
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
+
+
+def _scale_and_bias(layer, inputs):
+    inits = dict(scale=nn.initializers.ones, bias=nn.initializers.zeros)
+    return (layer.param(name, init, inputs.shape[-1:]) for name, init in inits.items())
 
 
 def _plus_bias(layer, outputs, fan_in, init=torch_uniform):

@@ -130,6 +130,7 @@ def grid(
     columns: Mapping[str, Changes],
     *data: str,
     smoke: Sequence[str],
+    digits: Mapping[str, Changes] | None = None,
     source: str = SOURCE,
     rows: Rows | None = None,
     spreads: Rows | None = None,
@@ -144,11 +145,12 @@ def grid(
         file: as in ``study``, like ``smoke``, ``arms`` and ``both``.
         columns: settings on one data set.
         *data: of ``:full``; ``:offline`` is compared with the first of them.
+        digits: other columns offline.
         source: the paper and its table, which has the ``rows`` and ``spreads``, as in ``compared``.
         full: other changes of ``:full``.
         offline: other changes of ``:offline``.
     """
-    versions = dict(settings=settings(columns, *data)), dict(settings=settings(columns, "digits"))
+    versions = dict(settings=settings(columns, *data)), dict(settings=settings(digits or columns, "digits"))
     if rows:
         first = NAMES[data[0]]
         part = f"{source}, {first}" if len(data) > 1 else source

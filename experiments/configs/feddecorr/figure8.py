@@ -17,16 +17,12 @@ ALPHAS = (0.05, 0.1, 0.5)  # our choice of the four of table 1
 CLASSES = (80, 90, 100)  # paper: the three of table 2
 
 
-def _settings(data, classes):
-    few = {f"{number}-classes": skew for number, skew in base.pathological(classes).items()}
-    return base.settings(base.skews(ALPHAS) | few, data)
+def _columns(classes):
+    return base.skews(ALPHAS) | {f"{number}-classes": skew for number, skew in base.pathological(classes).items()}
 
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    evaluate_every=1,  # of the curve
-    full=dict(settings=_settings("tiny", CLASSES)),
-    offline=dict(settings=_settings("digits", (3, 4, 5))),
-    smoke=["digits-0.1", "digits-3-classes"],
-)
+SMOKE = ["digits-0.1", "digits-3-classes"]
+
+get_config = base.grid(
+    __file__, _columns(CLASSES), "tiny", digits=_columns((3, 4, 5)), smoke=SMOKE, evaluate_every=1
+)  # of the curve: every round

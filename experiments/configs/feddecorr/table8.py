@@ -22,25 +22,27 @@ PAPER = {  # percent, NETWORKS at the first alpha, then at the second
 SOURCE = f"{base.SOURCE}, Table 8"
 
 
-def _settings(data, options):
+def _columns(options):
     networks = {name: dict(network=dict(name=name, **options.get(name, {}))) for name in NETWORKS}
-    return base.settings(crossed(base.skews(ALPHAS), networks), data)
+    return crossed(base.skews(ALPHAS), networks)
 
 
 def _narrow(**widths):
-    return _settings("digits", {name: dict(width_multiplier=width) for name, width in widths.items()})
+    return _columns({name: dict(width_multiplier=width) for name, width in widths.items()})
 
 
-get_config = base.study(
+get_config = base.grid(
     __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=_settings("cifar10", {}), paper=compared(SOURCE, PAPER)),
+    _columns({}),
+    "cifar10",
+    smoke=[f"digits-0.1-{network}" for network in NETWORKS],
+    digits=_narrow(mobilenet_v2=0.25, resnet18=0.25, resnet32=1.0),
+    source=SOURCE,
+    rows=PAPER,
     offline=dict(
-        settings=_narrow(mobilenet_v2=0.25, resnet18=0.25, resnet32=1.0),
         rounds=15,
         training=dict(epochs=2),
         paper=compared(SOURCE, PAPER, why="ours are digits of 8x8 pixels and narrower networks, not CIFAR10"),
     ),
-    smoke=[f"digits-0.1-{network}" for network in NETWORKS],
-    smoke_settings=_narrow(mobilenet_v2=0.1, resnet18=0.05, resnet32=0.25),
+    smoke_settings=base.settings(_narrow(mobilenet_v2=0.1, resnet18=0.05, resnet32=0.25), "digits"),
 )

@@ -41,6 +41,20 @@ def in_chunks(
     return rows.reshape(batch, -1, *rows.shape[2:]), total
 
 
+def with_gradient(gradient: Callable) -> Callable[[Callable], Callable]:
+    """Returns a decorator of ``function(images, kernel, *static)`` that gives it a gradient.
+
+    ``gradient(*static, (images, kernel), cotangent)`` returns those of both.
+    """
+
+    def decorate(function):
+        convolve = jax.custom_vjp(function, nondiff_argnums=tuple(range(2, function.__code__.co_argcount)))
+        convolve.defvjp(lambda *arguments: (convolve(*arguments), arguments[:2]), gradient)
+        return convolve
+
+    return decorate
+
+
 def _count(batch, bytes_each, least):
     sizes = [size for size in range(1, batch + 1) if batch % size == 0]
     fitting = [size for size in sizes if size * bytes_each <= CACHE_BYTES] or [1]

@@ -1,6 +1,5 @@
 """Convolution as a matrix product of image patches."""
 
-import functools
 import itertools
 from collections.abc import Callable
 
@@ -9,25 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 from fedjax_collapse.nn.lowerings.products import of_columns
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def convolve_patches(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
-    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
-
-    def chunk(images):
-        return _multiply_patches(pad(images, padding), kernel, stride), ()
-
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel, stride), target)[0]
-
-
-def _forward(images, kernel, stride, padding, target):
-    return convolve_patches(images, kernel, stride, padding, target), (images, kernel)
-
-
-def _backward(stride, padding, target, residuals, gradient):
+def _gradient(stride, padding, target, residuals, gradient):
     images, kernel = residuals
     channels, features = kernel.shape[2:]
 
@@ -47,7 +32,14 @@ def _backward(stride, padding, target, residuals, gradient):
     return image_gradient, kernel_gradient.reshape(kernel.shape)
 
 
-convolve_patches.defvjp(_forward, _backward)
+@with_gradient(_gradient)
+def convolve_patches(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
+
+    def chunk(images):
+        return _multiply_patches(pad(images, padding), kernel, stride), ()
+
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel, stride), target)[0]
 
 
 def _multiply_patches(images, kernel, stride=1):

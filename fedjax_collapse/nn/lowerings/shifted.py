@@ -7,24 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 from fedjax_collapse.nn.lowerings.patches import gradient_of_images, pad, windows
 from fedjax_collapse.nn.lowerings.sums import sum_rows
 
 _ROWS = 8  # rows of an image whose products are added at once: as many arrays as a CPU reads at full speed
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
-    """Depthwise convolution [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
-    return _add_shifted(pad(images, padding), kernel, stride)
-
-
-def _forward(images, kernel, stride, padding, target):
-    return convolve_shifted(images, kernel, stride, padding, target), (images, kernel)
-
-
-def _backward(stride, padding, target, residuals, gradient):
+def _gradient(stride, padding, target, residuals, gradient):
     images, kernel = residuals
 
     def chunk(images, gradient):
@@ -41,7 +31,10 @@ def _backward(stride, padding, target, residuals, gradient):
     return image_gradient, kernel_gradient.reshape(kernel.shape).astype(kernel.dtype)
 
 
-convolve_shifted.defvjp(_forward, _backward)
+@with_gradient(_gradient)
+def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
+    """Depthwise convolution [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
+    return _add_shifted(pad(images, padding), kernel, stride)
 
 
 def _products(first, second, target):

@@ -6,32 +6,16 @@ matrix gives all of their channels. There are ``(length + size - 1) / size`` tim
 products, and less than half of the copies.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 
 _COLUMNS = 64  # columns of the product that suffice for full speed
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
-    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
-
-    def chunk(images):
-        return _multiply(images, kernel, padding), ()
-
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape), target)[0]
-
-
-def _forward(images, kernel, padding, target):
-    return convolve_strips(images, kernel, padding, target), (images, kernel)
-
-
-def _backward(padding, target, residuals, gradient):
+def _gradient(padding, target, residuals, gradient):
     images, kernel = residuals
     size, _, channels, features = kernel.shape
     length = strip_length(kernel.shape)
@@ -50,7 +34,14 @@ def _backward(padding, target, residuals, gradient):
     return image_gradient, sum(band[:, t : t + size, :, t] for t in range(length))
 
 
-convolve_strips.defvjp(_forward, _backward)
+@with_gradient(_gradient)
+def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
+
+    def chunk(images):
+        return _multiply(images, kernel, padding), ()
+
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape), target)[0]
 
 
 def strip_length(kernel_shape: tuple[int, ...]) -> int:

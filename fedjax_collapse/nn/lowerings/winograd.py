@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 
 # of interpolation, by n, and infinity: those with the smallest errors of many (for n = 6 ±1 and ±2 have twice these)
 _POINTS = {4: (0, 1, -1), 6: (0, 5 / 8, -5 / 8, 3 / 2, -3 / 2), 8: (0, 1 / 2, -1 / 2, 1, -1, 2, -2)}
@@ -49,30 +49,7 @@ def _transforms(tile, size):
     return _Transforms(outputs, kernel, images)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, tile: int, target: Target) -> jax.Array:
-    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out].
-
-    ``tile`` is m, 2 or 4; ``size`` is 3 or 5.
-    """
-    size = len(kernel)
-    transforms, counts = _transforms(tile, size), _tiles(images.shape, size, padding, tile)
-    height, width = (extent + 2 * padding - size + 1 for extent in images.shape[1:3])
-    weights = _transform_kernel(kernel, tile)
-
-    def chunk(images):
-        points = _split(images, padding, transforms.images, counts, tile)
-        outputs = _join(jnp.einsum("ptc,pcf->ptf", points, weights), transforms.outputs, counts, tile, target)
-        return outputs[:, :height, :width], ()
-
-    return _in_chunks(chunk, (images,), kernel, counts, tile, target)[0]
-
-
-def _forward(images, kernel, padding, tile, target):
-    return convolve_winograd(images, kernel, padding, tile, target), (images, kernel)
-
-
-def _backward(padding, tile, target, residuals, gradient):
+def _gradient(padding, tile, target, residuals, gradient):
     (images, kernel), size = residuals, len(residuals[1])
     transforms, counts = _transforms(tile, size), _tiles(images.shape, size, padding, tile)
     rows, columns = (slice(padding, padding + extent) for extent in images.shape[1:3])
@@ -90,7 +67,23 @@ def _backward(padding, tile, target, residuals, gradient):
     return image_gradient, _apply_twice(transforms.kernel.T, grid)
 
 
-convolve_winograd.defvjp(_forward, _backward)
+@with_gradient(_gradient)
+def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, tile: int, target: Target) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out].
+
+    ``tile`` is m, 2 or 4; ``size`` is 3 or 5.
+    """
+    size = len(kernel)
+    transforms, counts = _transforms(tile, size), _tiles(images.shape, size, padding, tile)
+    height, width = (extent + 2 * padding - size + 1 for extent in images.shape[1:3])
+    weights = _transform_kernel(kernel, tile)
+
+    def chunk(images):
+        points = _split(images, padding, transforms.images, counts, tile)
+        outputs = _join(jnp.einsum("ptc,pcf->ptf", points, weights), transforms.outputs, counts, tile, target)
+        return outputs[:, :height, :width], ()
+
+    return _in_chunks(chunk, (images,), kernel, counts, tile, target)[0]
 
 
 def winograd_tiles(image_shape: tuple[int, ...], size: int, padding: int, tile: int) -> int:
