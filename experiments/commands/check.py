@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes = []
         with wait("comparing compiled with uncompiled rounds") as advance:
             for outcome in self_test.run():
-                outcomes.append(_shown(outcome))
+                verdict = "right" if outcome.is_right else "WRONG"
+                print(f"{outcome.name:60} {outcome.difference:8.1e}  {verdict}", flush=True)
+                outcomes.append(outcome)
                 advance()
     except UserError as error:
         return print_error(error)
@@ -48,11 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"error: compiled wrongly: {'; '.join(wrong)}; see docs/troubleshooting.md", file=sys.stderr)
     return 1 if wrong else 0
-
-
-def _shown(outcome):
-    print(f"{outcome.name:60} {outcome.difference:8.1e}  {'right' if outcome.is_right else 'WRONG'}", flush=True)
-    return outcome
 
 
 def command_line() -> Parser:

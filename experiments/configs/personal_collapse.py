@@ -21,10 +21,7 @@ METHODS = (
 WITH_DECOV = ("fedper", "fedrod", "feddbe", "ditto", "fedproto", "fedala")
 HEADS = dict(fedrod="two_heads", feddbe="shifted")
 DECOV = dict(decov=dict(strength=0.1))
-DATA = {
-    "digits": dict(data=dict(source="digits")),
-    "mnist5k": dict(data=dict(source="mnist5k")),
-}
+DATA = {name: dict(data=dict(source=name)) for name in ("digits", "mnist5k")}
 
 
 @base.variants("offline", *DATA, "smoke")

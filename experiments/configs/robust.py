@@ -21,12 +21,7 @@ METHODS = {
     "feduv": dict(feduv=dict()),
 }
 RULES = {"": dict(), "median": dict(median=dict()), "krum": dict(krum=dict(attackers=4, select=0))}
-ATTACKS = {
-    "none": dict(),
-    "label_flip": dict(label_flip=dict()),
-    "backdoor": dict(backdoor=dict()),
-    "alie": dict(alie=dict()),
-}
+ATTACKS = {"none": dict()} | {name: {name: dict()} for name in ("label_flip", "backdoor", "alie")}
 
 
 @base.variants("digits", "smoke")

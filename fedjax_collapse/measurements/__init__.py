@@ -136,22 +136,12 @@ def prediction_bias(view: MeasurementView) -> Numbers:
 
 def cka(view: MeasurementView) -> Numbers:
     """Linear CKA of each watched local model with the server's, plain and debiased."""
-    server, models = view.server.features, view.local.values()
-    columns = {
-        "local_cka": [similarity.linear_cka(model.features, server) for model in models],
-        "local_debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
-    }
-    return over_clients(view, columns)
+    return _similarities(view, [(model.features, view.server.features) for model in view.local.values()])
 
 
 def client_cka(view: MeasurementView) -> Numbers:
     """Linear CKA of each pair of watched local models, plain and debiased; NaN with fewer than two models."""
-    pairs = list(itertools.combinations([model.features for model in view.local.values()], 2))
-    columns = {
-        "local_cka": [similarity.linear_cka(*pair) for pair in pairs],
-        "local_debiased_cka": [similarity.debiased_cka(*pair) for pair in pairs],
-    }
-    return over_clients(view, columns)
+    return _similarities(view, list(itertools.combinations([model.features for model in view.local.values()], 2)))
 
 
 def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
@@ -328,6 +318,11 @@ def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.n
     of_local = [of(model) for model in view.local.values()]
     of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
     return {name: of_server, f"local_{name}": np.stack(of_local)}
+
+
+def _similarities(view: MeasurementView, pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    kinds = {"local_cka": similarity.linear_cka, "local_debiased_cka": similarity.debiased_cka}
+    return over_clients(view, {name: [of(*pair) for pair in pairs] for name, of in kinds.items()})
 
 
 def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str, float]:

@@ -132,7 +132,6 @@ def test_mutual_information_of_known_partitions():
 @pytest.mark.parametrize(
     ("changes", "arguments", "words"),
     [
-        ("pass", ["--out"], "--out"),
         ("pass", ["--out=/dev/null/x"], "cannot be written to"),
         ("pass", ["--workdir=x"], "use --out"),
         ("pass", ["--seed=1"], "unknown seed '1'"),
