@@ -40,7 +40,7 @@ class System(NamedTuple):
     The cohorts of the task are repeated without end. A round starts when it is requested.
     """
 
-    module: str  # of ``systems``; imported by the process that runs it, so that none loads both JAX and PyTorch
+    module: str  # of ``systems``; imported by the process that runs it, as only that needs its packages
     function: str
     needs: dict[str, str]  # package: how to install it
     devices: tuple[str, ...] = ("cpu",)

@@ -19,7 +19,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Returns the names of the NVIDIA GPUs that the driver reports; loads neither JAX nor PyTorch."""
+    """Returns the names of the NVIDIA GPUs that the driver reports, without starting JAX."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True)

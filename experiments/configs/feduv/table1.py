@@ -34,9 +34,9 @@ get_config = base.study(
     __file__,
     arms=base.arms(),
     full=dict(
+        paper=FULL,
         settings=crossed(base.data_sets("stl10", "cifar100", "tiny"), SKEWS)
         | base.data_sets("pacs", "ham10000", "officehome"),
-        paper=FULL,
     ),
     offline=dict(
         settings=crossed(base.offline_sets("digits", "glyphs100"), SKEWS) | base.offline_sets("domains"),

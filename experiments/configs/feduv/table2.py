@@ -43,13 +43,7 @@ OFFICEHOME = base.data_sets("officehome")["officehome"] | dict(rounds=60)  # pap
 get_config = base.study(
     __file__,
     arms=base.arms(),
-    full=dict(
-        settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)),
-        paper=FULL,
-    ),
-    offline=dict(
-        settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")),
-        paper=OFFLINE,
-    ),
+    full=dict(settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)), paper=FULL),
+    offline=dict(settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")), paper=OFFLINE),
     smoke=["digits-0.1", "domains-0.25"],
 )

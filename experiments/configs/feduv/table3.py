@@ -33,10 +33,7 @@ def _epochs(numbers):
 get_config = base.study(
     __file__,
     arms=base.arms(),
-    full=dict(
-        settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)),
-        paper=FULL,
-    ),
+    full=dict(settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)), paper=FULL),
     offline=dict(
         settings=crossed(base.offline_sets("digits", "domains"), _epochs((3, 6, 12))),
         rounds=10,
