@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Self
 
 from experiments import machine
 from experiments.benchmarks import OURS, Setting, overheads, runner, tables
@@ -40,7 +39,7 @@ _PLATFORM = {
 _Found = list[tuple[Arm, Measurement, list[float]]]  # with the speeds relative to the baseline
 
 
-class Timing:
+class Timing(contextlib.ExitStack):
     """The measurement of a suite; a context manager that deletes its files.
 
     Attributes:
@@ -51,17 +50,11 @@ class Timing:
     """
 
     def __init__(self, asked: Namespace) -> None:
+        super().__init__()
         self.asked, self.left_out, self._started = asked, {}, time.time()
         self._tasks: dict[Workload, Path] = {}
-        self._files = tempfile.TemporaryDirectory()
-        self._folder = Path(self._files.name)
+        self._folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
         self._environment = _ENVIRONMENT | _PLATFORM[asked.device]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._files.cleanup()
 
     def rows(self) -> Iterator[tables.Row]:
         """Yields the rows of all arms.

@@ -59,9 +59,7 @@ def get_config(config: ConfigDict, arg: str) -> None:
             **DATA[name],
             partition=dict(alpha=alpha),
             training=dict(epochs=epochs),
-            rounds=rounds,
-            evaluate_every=rounds,
-            checkpoint_every=rounds,
+            **dict.fromkeys(("rounds", "evaluate_every", "checkpoint_every"), rounds),
         )
         for name in DATA
         for regime, (alpha, epochs, rounds) in REGIMES[name].items()

@@ -108,9 +108,10 @@ class Model:
         Raises:
             UserError: if ``key`` is not a key, or if ``reinitialize`` does not return variables.
         """
-        if not is_traced(key):
-            check_key("Model.init: key", key)
-        return (_draw if is_traced(key) else _draw_compiled)(self, key)
+        if is_traced(key):
+            return _draw(self, key)
+        check_key("Model.init: key", key)
+        return _draw_compiled(self, key)
 
     def variable_shapes(self) -> Variables:
         """Returns the shapes and dtypes of the variables."""
