@@ -10,11 +10,10 @@ from fedjax_collapse.config.base import get_config as get_config
 from fedjax_collapse.core.records import UserError
 
 Change = Callable[[ConfigDict, str], None]
+GetConfig = Callable[..., ConfigDict]
 
 
-def variants(
-    *names: str, start: Callable[[], ConfigDict] = get_config
-) -> Callable[[Change], Callable[..., ConfigDict]]:
+def variants(*names: str, start: Callable[[], ConfigDict] = get_config) -> Callable[[Change], GetConfig]:
     """Returns a decorator that makes ``get_config(arg)`` of a function which changes the config that ``start`` returns.
 
     ``arg`` is one of the names, by default the first.

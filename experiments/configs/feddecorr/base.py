@@ -3,12 +3,10 @@
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from experiments.configs.base import methods
+from experiments.configs.base import GetConfig, methods
 from fedjax_collapse.config.published import DIGITS, Changes, Paper, Rows, compared, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
@@ -138,7 +136,7 @@ def grid(
     full: Changes | None = None,
     offline: Changes | None = None,
     **both: Any,
-) -> Callable[..., ConfigDict]:
+) -> GetConfig:
     """Returns the ``get_config`` of a study with these columns on each of the data sets, offline on digits.
 
     Args:

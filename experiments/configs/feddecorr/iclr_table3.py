@@ -6,8 +6,7 @@
 * ``:offline``, ``:smoke``: as in ``table4.py``, with one more alpha.
 """
 
-from experiments.configs.feddecorr import base, table4
-from fedjax_collapse.config.published import compared
+from experiments.configs.feddecorr import table4
 
 SOURCE = "Shi et al., ICLR 2023, Table 3"
 ALPHAS = (0.05, 0.1, 0.5)  # paper
@@ -17,14 +16,6 @@ OF_HALF = {  # percent, alpha 0.5, 10 to 100 clients
 }
 PAPER = {arm: (*row[10:], *OF_HALF[arm]) for arm, row in table4.PAPER.items()}
 
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=table4.full_settings(["tiny"], ALPHAS), paper=compared(SOURCE, PAPER)),
-    offline=table4.OFFLINE
-    | dict(
-        settings=table4.offline_settings(ALPHAS),
-        paper=compared(SOURCE, PAPER, why=table4.WHY.format("Tiny-ImageNet")),
-    ),
-    smoke=["glyphs-0.5-10", "glyphs-0.5-50"],
-)
+SMOKE = ["glyphs-0.5-10", "glyphs-0.5-50"]
+
+get_config = table4.on_clients(__file__, ["tiny"], ALPHAS, SOURCE, PAPER, SMOKE)

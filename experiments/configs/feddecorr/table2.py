@@ -11,7 +11,6 @@ shards of McMahan et al. (2017), whom the paper cites.
 """
 
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import compared
 
 CLASSES = dict(cifar10=(3, 4, 5), cifar100=(20, 30, 40), tiny=(80, 90, 100))  # paper
 PAPER = {  # accuracy in percent, columns in the order of CLASSES
@@ -39,24 +38,20 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "moon": (1.47, 0.78, 0.32, 0.12, 0.21, 0.13, 0.11, 0.36, 0.17),
     "moon_decorr": (0.64, 0.31, 0.28, 0.27, 0.15, 0.26, 0.29, 0.09, 0.27),
 }
+SETTINGS = {
+    name: setting
+    for data, classes in CLASSES.items()
+    for name, setting in base.settings(base.pathological(classes), data).items()
+}
 
-
-def _settings(name, classes):
-    return base.settings(base.pathological(classes), name)
-
-
-get_config = base.study(
+get_config = base.grid(
     __file__,
-    arms=base.arms(),
-    full=dict(
-        settings={key: s for name in CLASSES for key, s in _settings(name, CLASSES[name]).items()},
-        paper=compared(f"{base.SOURCE}, Table 2", PAPER, spreads=SPREADS),
-    ),
-    offline=dict(
-        settings=_settings("digits", CLASSES["cifar10"]),
-        paper=compared(  # the first columns
-            f"{base.SOURCE}, Table 2, CIFAR10", PAPER, why=base.WHY.format("CIFAR10"), spreads=SPREADS
-        ),
-    ),
+    base.pathological(CLASSES["cifar10"]),
+    *CLASSES,
     smoke=["digits-3"],
+    source=f"{base.SOURCE}, Table 2",
+    rows=PAPER,
+    spreads=SPREADS,
+    arms=base.arms(),
+    full=dict(settings=SETTINGS),
 )

@@ -11,10 +11,11 @@ of 10 clients on CIFAR100 is that of table 1, with 100: ours are those of table 
 the ICLR version.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from experiments.configs.base import GetConfig
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import GLYPHS_100, compared, crossed
+from fedjax_collapse.config.published import GLYPHS_100, Rows, compared, crossed
 
 CLIENTS = (10, 20, 30, 50, 100)  # paper
 EVERY, SHARE = 30, 0.2  # paper: beyond 30 clients, a fifth of them takes part in a round
@@ -42,24 +43,22 @@ def of_clients(alphas: Iterable[float], rounds: int) -> dict[str, dict]:
     return crossed(base.skews(alphas), few | many)
 
 
-def full_settings(data: Iterable[str], alphas: Iterable[float]) -> dict[str, dict]:
-    """Settings of these data sets, in the order of the table."""
-    return base.settings(of_clients(alphas, rounds=100), *data)  # paper: the rounds
+def on_clients(
+    file: str, data: Sequence[str], alphas: Iterable[float], source: str, rows: Rows, smoke: Sequence[str]
+) -> GetConfig:
+    """Returns the ``get_config`` of a study with these data sets and alphas, in the order of the table.
+
+    Offline, on glyphs of a hundred classes, all see as many images: a fifth of the clients has five times as many
+    rounds.
+    """
+    first = base.NAMES[data[0]]
+    settings = base.settings(of_clients(alphas, rounds=100), *data)  # paper: the rounds
+    of_glyphs = crossed(dict(glyphs={}), of_clients(alphas, rounds=round(OFFLINE["rounds"] / SHARE)))
+    paper = compared(f"{source}, {first}" if len(data) > 1 else source, rows, why=WHY.format(first))
+    full, offline = dict(settings=settings, paper=compared(source, rows)), dict(settings=of_glyphs, paper=paper)
+    return base.study(file, arms=base.WITH_AND_WITHOUT, full=full, offline=OFFLINE | offline, smoke=smoke)
 
 
-def offline_settings(alphas: Iterable[float]) -> dict[str, dict]:
-    """On glyphs of a hundred classes all see as many images: a fifth of the clients has five times as many rounds."""
-    return crossed(dict(glyphs={}), of_clients(alphas, rounds=round(OFFLINE["rounds"] / SHARE)))
+SMOKE = ["glyphs-0.1-10", "glyphs-0.1-50"]
 
-
-get_config = base.study(
-    __file__,
-    arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=full_settings(["cifar100", "tiny"], ALPHAS), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
-    offline=OFFLINE
-    | dict(
-        settings=offline_settings(ALPHAS),
-        paper=compared(f"{base.SOURCE}, Table 4, CIFAR100", PAPER, why=WHY.format("CIFAR100")),
-    ),
-    smoke=["glyphs-0.1-10", "glyphs-0.1-50"],
-)
+get_config = on_clients(__file__, ["cifar100", "tiny"], ALPHAS, f"{base.SOURCE}, Table 4", PAPER, SMOKE)

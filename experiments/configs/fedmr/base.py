@@ -5,12 +5,10 @@ in an appendix that is not known to us; the released code has FedMR's first term
 Clients are weighed by size; the released code weighs them by whole batches (``server.weighting="batches"``).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from experiments.configs.base import methods
+from experiments.configs.base import GetConfig, methods
 from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Changes, Paper, compared
 
 SOURCE = "Fan et al., TMLR 2023"
@@ -139,7 +137,7 @@ def on_splits(
     like: str = "CIFAR10",
     rounds: int = 30,
     **both: Any,
-) -> Callable[..., ConfigDict]:
+) -> GetConfig:
     """Returns the ``get_config`` of a study in these settings, offline on the same splits of digits.
 
     Args:
