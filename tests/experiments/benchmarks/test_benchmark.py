@@ -159,7 +159,7 @@ def test_systems_that_do_other_work_are_an_error(monkeypatch):
 
 def test_growing_clients_are_equally_large_and_share_a_pool():
     small, large = (workloads.make_task(workloads.grown(WORKLOADS["mlp100"], clients), 1) for clients in (3, 40))
-    assert len(small.inputs) == len(large.inputs) == 1797
+    assert len(small.data.inputs) == len(large.data.inputs) == 1797
     assert [len(set(part)) for part in small.parts] == [64] * 3 and len(large.parts) == 40
     np.testing.assert_array_equal(small.cohorts, [[0, 1, 2]])
 
