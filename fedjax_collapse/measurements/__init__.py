@@ -320,7 +320,7 @@ def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.n
     return {name: of_server, f"local_{name}": np.stack(of_local)}
 
 
-def _similarities(view: MeasurementView, pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+def _similarities(view: MeasurementView, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Numbers:
     kinds = {"local_cka": similarity.linear_cka, "local_debiased_cka": similarity.debiased_cka}
     return over_clients(view, {name: [of(*pair) for pair in pairs] for name, of in kinds.items()})
 
