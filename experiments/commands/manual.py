@@ -172,7 +172,7 @@ def as_markdown() -> str:
         parts.append(f"## {what[0].upper()}{what[1:]}")
         if group[0].section == "methods":
             links = ", ".join(f"[`{choice.name}`](methods.md#{choice.made.__name__.lower()})" for choice in group)
-            parts.append(_filled_item(f"Their options are in [Methods](methods.md): {links}."))
+            parts.append(_filled(f"Their options are in [Methods](methods.md): {links}."))
             continue
         taken_by = Counter(option for choice in group for option in choice.options)
         several = [option for option, count in taken_by.items() if count >= _SEVERAL]
@@ -184,7 +184,7 @@ def as_markdown() -> str:
                 continue
             own = [_item(option) for option in choice.options if option not in several]
             also = ", ".join(f"`{option.name}`" for option in choice.options if option in several)
-            own += [_filled_item(f"* {also}, as above")] if also else []
+            own += [_filled(f"* {also}, as above")] if also else []
             parts += [choice.summary, "\n".join(own) or "It takes no options."]
     return "\n\n".join(parts) + "\n"
 
