@@ -9,10 +9,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 from small_data import check, draw, save_classes, save_image
 
-from experiments import launch
 from experiments.commands import show_partition as command
 from fedjax_collapse import Domains, Federation, UserError, partition, sources
 
@@ -39,22 +37,13 @@ def as_nobody():
     ("changes", "message"),
     [
         (dict(images=np.zeros((4, 1, 8, 9))), r"train images: shape \[4, 1, 8, 9\] is 1 high .*moveaxis"),
-        (dict(images=np.zeros((4, 8, 8, 0))), r"train images: shape \(4, 8, 8, 0\), expected .*, none of them 0"),
         (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
         (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
         (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
-        (dict(mean=np.nan), "data: mean nan and std 1.0; expected finite"),
-        (dict(class_names=(0, 1)), r"data: class_names \(0, 1\): 0: expected str, got int"),
         # numbers that 32 bits do not have
-        (dict(labels=[0, 1, 0, 2**32]), "train labels: 4294967296 does not fit into 32 bits"),
         (dict(test_labels=np.array([0, 0, 1, 2**63], np.uint64)), "test labels: 9223372036854775808 does not fit"),
-        (
-            dict(labels=[0, 1, 0, 10**9]),
-            "data: label 1000000000 would make 1000000001 classes of 8 .*class_names",
-        ),
-        (dict(labels=[0.0, 1.0, 0.0, 1.0]), "train labels: expected at least one integer"),
+        (dict(labels=[0, 1, 0, 10**9]), "data: label 1000000000 would make 1000000001 classes of 8 .*class_names"),
         (dict(images=np.full((4, 8, 8), 1e300)), r"train images: 1e\+300 does not fit into float32; scale"),
-        (dict(images=np.full((4, 8, 8), 1j)), "train images: expected numbers, got complex128"),
         (dict(images=np.full((4, 8, 8), 2**24 + 1)), "train images: 16777217 is more than float32 can count to"),
         (dict(images=np.ma.masked_equal(np.eye(8)[None].repeat(4, 0), 0)), "train images: some values are masked"),
         (dict(images=[[1, 2], [3]]), "train images: list is no array"),
@@ -63,18 +52,11 @@ def as_nobody():
         (dict(std=1e-50), "data: mean 0.0 and std 0.0; expected"),
         # what is no partition
         (dict(partition=None), "partition: NoneType, expected for each client the indices of its examples"),
-        (dict(partition=[[0, 1], [True]]), r"partition: client 1 has bool\[1\]; expected integers"),
         (dict(capacity=-1), "federation: capacity -1 is too small"),
         (dict(capacity=10**9), "federation: capacity 1000000000 is more than a client can own of 4 examples"),
         # domains
-        (dict(domains=(("a",), [0] * 4, [0] * 4)), "data: domains .*: expected Domains, got tuple"),
-        (dict(domains=Domains(("a",), [0, 0, 0, 0.5], [0] * 4)), "train domains: expected at least one integer"),
-        (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
         (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
-        (
-            dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)),
-            "data: names of domains a, a: expected each exactly once",
-        ),
+        (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected each exactly"),
     ],
 )
 def test_arrays_that_are_no_data(changes, message):
@@ -87,13 +69,10 @@ def test_arrays_that_are_no_data(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(inputs=np.array([[2**31], [0]])), "train inputs: 2147483648 does not fit into 32 bits"),
         (dict(inputs=np.array([[2**64 - 1], [0]], np.uint64)), "train inputs: 18446744073709551615 does not fit"),
-        (dict(inputs=np.array([[1e39], [0]])), r"train inputs: 1e\+39 does not fit into float32"),
         (dict(inputs=3), r"train data: inputs \(\) and labels \(2,\), expected one of each example"),
         (dict(labels=[0.5, 1e300]), r"train labels: 1e\+300 does not fit into float32"),
         (dict(labels=[0, 3], class_names=("a", "b")), "data: label 3 has no name among 2 class names"),
-        (dict(labels=[0.0, 1.0], class_names=("a", "b")), "train labels: expected at least one integer >= 0"),
     ],
 )
 def test_inputs_that_are_no_data(changes, message):
@@ -163,8 +142,6 @@ def test_wrong_layouts(root, tmp_path):
         (("train", "Training", "test"), "not clear what they are: Training, train; expected train, test and val"),
         (("train", "test", "train_extra"), "not clear what they are: train_extra"),
         (("train", "test-easy", "test-hard"), "not clear what they are: test-easy, test-hard"),
-        (("train_set", "test_set"), "not clear what they are: test_set, train_set"),
-        (("train", "val", "eval"), "not clear what they are: eval, val"),
         (("test", "ant"), "has test, expected train next to test or val"),
         (("val", "test"), "has test, val, expected train"),
     ],
@@ -179,9 +156,6 @@ def test_wrong_options(root):
     for options, message in (
         (dict(classes=("ant", "eel")), "no class 'eel' among ant, bee, cat, dog"),
         (dict(channels=2), "channels 2: expected one of 0, 1, 3"),
-        (dict(image_size=-8), "image_size -8 is outside"),
-        (dict(test_fraction=1.0), "test_fraction 1 is outside"),
-        (dict(test_per_class=-1), "test_per_class -1 is negative"),
         (dict(normalisation="cifar"), "normalisation 'cifar': expected one of unit"),
         (dict(channels=1, normalisation="cifar10"), "'cifar10' is for 3 channels, the images have 1"),
     ):
@@ -200,18 +174,9 @@ def test_a_part_without_the_classes_that_are_kept(root):
     ("damage", "message"),
     [
         (lambda file: file.write_bytes(file.read_bytes()[:-60]), "9.png: cannot be read as an image .*remove"),
-        (lambda file: file.write_bytes(b""), r"9.png: cannot be read as an image \(it is empty\)"),
         (lambda file: file.write_text("an error page"), r"9.png: cannot .*\(no known image format, expected PNG, .*\)"),
         (lambda file: file.rename(file.with_suffix(".heic")), "9.heic: no image by its name, expected .png.*convert"),
         (lambda file: (file.unlink(), file.symlink_to("gone.png")), r"9.png: cannot .*\(No such file or directory\)"),
-        (
-            lambda file: Image.new("F", (8, 8), 0.5).save(file.with_suffix(".tif")),
-            "9.tif: grey levels of more than 8 bits, 0.5 to 0.5; set data.scale to the number that becomes white",
-        ),
-        (
-            lambda file: Image.new("I", (8, 8), 190).save(file.with_suffix(".tif")),
-            "9.tif: .* 190 to 190; .*or to max for the largest of the training part",
-        ),
         (lambda file: save_image(file, draw(1, (8, 12, 3))[0][0]), "9.png: 12 x 8 pixels, but .*0.* has 8 x 8; set"),
     ],
 )
@@ -237,11 +202,6 @@ def test_pipes_are_not_waited_for(root):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # or the writer would wait, and fail once it may not open it
     writer.join()
     os.close(reader)
-
-
-def test_images_of_two_sizes_are_read_with_a_size(root):
-    save_image(root / "test" / "dog" / "9.png", draw(1, (8, 12, 3))[0][0])
-    assert sources.folder(str(root), image_size=8).test_images.shape == (9, 8, 8, 3)
 
 
 def test_what_may_not_be_read():
@@ -289,15 +249,10 @@ def test_wrong_split_files_of_isic2019(tmp_path):
 # the command line
 
 
-@pytest.mark.parametrize("main", [command.main, launch.main])
-def test_the_commands_end_with_one_line_and_status_2(main, root, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(Path(launch.__file__).parents[1])
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
+def test_a_command_ends_with_one_line_and_status_2(root, tmp_path, capsys):
     damaged = root / "test" / "dog" / "9.png"
     damaged.write_bytes(b"")
-    for source, words in ((f"folder:{tmp_path}/nowhere", "there is no such folder"), (f"folder:{root}", str(damaged))):
-        option = "--out" if main is command.main else "--workdir"
-        quickstart = "--config=experiments/configs/quickstart.py:smoke"
-        assert main([quickstart, f"--config.data.source={source}", f"{option}={tmp_path / 'to'}"]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+    arguments = ["--config=quickstart:smoke", f"--config.data.source=folder:{root}", f"--out={tmp_path / 'to'}"]
+    assert command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and str(damaged) in error

@@ -33,14 +33,8 @@ def test_wrong_parquet_files(tmp_path):
         (images, labels, NAMES[:3], r"train.parquet, row \d: label 3 is not among the 3 classes"),
         (images, labels - 1, NAMES, r"row \d: label -1 is not among the 4 classes, 0 to 3; .*labels are known"),
         (images, labels - 1, (), "training labels are -1 to 2 for 8 examples"),
-        (images, labels + 10**9, (), "training labels are 1000000000 to 1000000003 for 8 examples"),
         (images, labels % 3, (), r"validation.parquet, row \d: label 3 is not among the 3 classes"),
-        (
-            images,
-            labels / 2,
-            NAMES,
-            "row 0 has no encoded image in 'image', or neither an integer nor a name in 'label'",
-        ),
+        (images, labels / 2, NAMES, "row 0 has no encoded image in 'image', or neither an integer nor a name"),
         ([b"", *images[1:]], labels, NAMES, r"train.parquet, row 0: cannot be read as an image \(it is empty\)"),
         ([encode(images[0])[:-60], *images[1:]], labels, NAMES, "train.parquet, row 0: cannot be read as an image"),
         ([*images[1:], draw(1, (8, 9, 3))[0][0]], labels, NAMES, "row 7: 9 x 8 pixels, but .*, row 0 has 8 x 8"),
@@ -80,12 +74,7 @@ BY_DOMAIN = dict(domains=LABELS, test_domains=LABELS, domain_names=np.array(NAME
     [
         (dict(images=IMAGES / 255), r"images are float64\[12, 8, 8, 3\] for 12 labels of int64; expected uint8"),
         (dict(images=IMAGES[:5]), r"uint8\[5, 8, 8, 3\] for 12 labels"),
-        (dict(images=IMAGES[:0], labels=LABELS[:0]), "for 0 labels"),
-        (dict(images=IMAGES[..., :0]), r"images are uint8\[12, 8, 8, 0\] for 12 labels of int64; expected uint8"),
-        (
-            dict(images=np.zeros((12, 3, 8, 8), np.uint8)),
-            r"images: shape \[12, 3, 8, 8\] is 3 high .*channels_first=True",
-        ),
+        (dict(images=np.zeros((12, 3, 8, 8), np.uint8)), r"shape \[12, 3, 8, 8\] is 3 high .*channels_first=True"),
         (dict(labels=np.eye(4, dtype=int)[LABELS]), "for 48 labels of int64; expected uint8"),
         (dict(labels=LABELS - 1), "training labels are -1 to 2 for 12 examples; correct them"),
         (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),
@@ -110,14 +99,9 @@ EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            dict(features=IMAGES),
-            r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32 \[examples, f",
-        ),
+        (dict(features=IMAGES), r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32"),
         (dict(features=FEATURES[:5]), r"float32\[5, 5\] for 12 labels"),
         (dict(test_features=FEATURES[:, :4]), r"training features are \(5,\), test features \(4,\); expected the same"),
-        (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),
-        (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
         (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
         (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
         (dict(owners=LABELS, client_names=np.array(NAMES[:2])), "owners are 0 to 3, but there are 2 names for them"),

@@ -3,9 +3,8 @@
 import os
 import signal
 import stat
-import subprocess
-import sys
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from experiments import launch
 from fedjax_collapse.core.files import cache_folder
-from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.engine.timing_cache import cached_numbers
 
@@ -58,54 +56,22 @@ def test_a_damaged_entry_is_made_again(damage):
     cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
 
 
-# a writer of this entry; the cache's file is run by itself, which spares the import of JAX
-WRITER = """
-import pathlib, runpy, signal, sys, time
-import numpy as np
-cache = runpy.run_path(sys.argv[1])
-folder, other = map(pathlib.Path, sys.argv[2:4])
-{before}
-
-def make():
-    {make}
-    return {{"images": np.full((1000, 1000), {value}), "labels": np.arange({value})}}
-
-assert cache["cached"]("some", {{"key": 1}}, make)["labels"].tolist() == list(range({value}))
-"""
-SLOW = """
-class Slow:
-    def __init__(self, file): self.file = file
-    def __getattr__(self, name): return getattr(self.file, name)
-    def write(self, data):
-        self.file.write(data[: 2**21])
-        if len(data) > 2**21:
-            self.file.flush()
-            time.sleep(60)
-
-savez = np.savez
-np.savez = lambda file, **arrays: savez(Slow(file), **arrays)
-"""
-
-
-def start_writer(value, before="", make="", other="."):
-    script = WRITER.format(before=before, make=make, value=value)
-    return subprocess.Popen([sys.executable, "-c", script, cache_module.__file__, cache_folder("data"), other])
-
-
-def wait_until(happened):
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_killed_writer_leaves_no_half_entry():
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_killed_writer_leaves_no_half_entry(monkeypatch):
     """A process is killed while writing; the next one creates the entry, and one of the next day removes the rest."""
-    writer = start_writer(3, before=SLOW)
-    wait_until(lambda: any(file.stat().st_size > 2**20 for file in cache_folder("data").glob("*.tmp")))
+
+    def end_halfway(file, **arrays):
+        file.write(bytes(2**21))
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        np.savez = end_halfway
+        cached("some", {"key": 1}, lambda: {"labels": np.arange(3)})
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     (half,) = cache_folder("data").iterdir()
-    writer.send_signal(signal.SIGKILL)
-    assert writer.wait() == -signal.SIGKILL and half.stat().st_size < 8e6
     assert cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})["labels"].tolist() == [0, 1, 2, 3]
     cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
     assert half.exists()  # it might still be written
@@ -114,13 +80,16 @@ def test_a_killed_writer_leaves_no_half_entry():
     assert sorted(file.suffix for file in cache_folder("data").iterdir()) == [".npz", ".npz"]
 
 
-@pytest.mark.slow
-def test_two_writers_at_once(tmp_path):
+def test_two_writers_at_once():
     """Each gets its own arrays, and one entry is left, whole."""
-    meet = "other.touch()\n    while len(list(other.parent.iterdir())) < 2: time.sleep(0.001)"
-    (tmp_path / "writers").mkdir()
-    writers = [start_writer(value, make=meet, other=tmp_path / "writers" / str(value)) for value in (3, 4)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    both = threading.Barrier(2)
+
+    def write(value):
+        arrays = {"images": np.full((1000, 1000), value), "labels": np.arange(value)}
+        return cached("some", {"key": 1}, lambda: both.wait(60) < 2 and arrays)["labels"].tolist()
+
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(write, (3, 4))) == [[0, 1, 2], [0, 1, 2, 3]]
     (entry,) = cache_folder("data").iterdir()
     arrays = cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
     assert entry.suffix == ".npz" and np.all(arrays["images"] == len(arrays["labels"]))

@@ -110,16 +110,9 @@ def test_same_seed_same_rows(name, options, expected):
     ("name", "clients", "options", "message"),
     [
         ("pfllib_dir", 20, dict(alpha=0.01, max_tries=9), "no draw of 9 gave .* 25 of 1000 .*; raise alpha, lower min"),
-        ("pfllib_dir", 0, dict(alpha=0.1), "clients: 0 is too small"),
         ("pfllib_pat", 7, {}, r"classes 8 to 9 find no client with room, .* make .* \(7 \* 2\) a multiple of the 10"),
         ("pfllib_pat", 3, {}, "room for 6 of 10 classes; use at least"),
         ("pfllib_pat", 900, {}, "class 0 has 100 examples for 180 clients that take at least 1 each; use fewer"),
-        (
-            "pfllib_exdir",
-            4,
-            dict(alpha=1.0, classes_per_client=3, max_tries=1),
-            "no draw of 1 gave each of 10 classes 1",
-        ),
         ("pfllib_exdir", 20, dict(alpha=0.01, max_tries=30), "no draw of 30 gave each of 20 clients 10 of 1000"),
         ("pfllib_exdir", 20, dict(alpha=1.0, classes_per_client=11), "11 classes per client, expected 1 to 10"),
         ("given", 3, dict(owners=np.arange(1000) % 2), "3 clients but 2 in the data; use clients=2"),

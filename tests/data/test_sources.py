@@ -1,9 +1,6 @@
 """Folders, Parquet and npz files on small data made here: real readers, and the same pixels back."""
 
-import importlib
 import io
-import json
-import re
 import struct
 import warnings
 import zlib
@@ -16,7 +13,6 @@ from PIL import Image
 from small_data import NAMES, assert_same_examples, check, draw, save_classes, save_image, save_parquet
 
 from fedjax_collapse import Federation, UserError, partition, sources
-from fedjax_collapse.config.plain_values import plain
 
 
 @pytest.fixture(autouse=True)
@@ -183,16 +179,6 @@ def test_a_validation_part_beside_a_test_part(tmp_path):
     assert_same_examples(trained.test_images, trained.test_labels, *examples["test"])
 
 
-def test_class_folders_may_have_subfolders(tmp_path):
-    """As torchvision reads them: the class is the first folder, whatever is below."""
-    for name, year in (("cat", "2023"), ("cat", "2024"), ("dog", "2024")):
-        for row, image in enumerate(draw(5, (8, 8, 3))[0]):
-            save_image(tmp_path / "data" / name / year / f"{row}.png", image)
-    source = sources.folder(tmp_path / "data", test_fraction=0.2)
-    assert source.class_names == ("cat", "dog") and source.domains is None
-    assert np.bincount(source.labels).tolist() == [8, 4] and np.bincount(source.test_labels).tolist() == [2, 1]
-
-
 def test_channels_first_as_pytorch_has_them(tmp_path):
     """By an option; what is ambiguous has its channels last."""
     images, labels = draw(8, (6, 7, 3))
@@ -207,19 +193,6 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
     for shape in ((8, 3, 3, 3), (8, 3, 32, 3), (8, 1, 1, 50), (8, 3, 32, 4)):
         kept = np.zeros(shape, np.uint8)
         assert Federation.from_arrays(kept, labels, parts, kept, labels).input_shape == shape[1:]
-
-
-def test_the_configs_of_data_with_domains_say_so():
-    """Of the folders of papers, all but Tiny-ImageNet have domains."""
-    found = {}
-    for file, arg in (("feduv.table4", "full"), ("feddecorr.table3", "full"), ("adapters.vit_tables", "lora_fair")):
-        config = importlib.import_module(f"experiments.configs.{file}").get_config(arg)
-        text = json.dumps(plain(config), default=str)
-        for data in re.findall(r'\{[^{}]*"source": "folder:[^{}]*\}', text):
-            data = json.loads(data)
-            found[data["source"]] = data.get("domains", False)
-    assert found.pop("folder:tiny-imagenet-200", False) is False and all(found.values())
-    assert {*found} == {"folder:PACS", "folder:HAM10000", "folder:OfficeHome", "folder:office", "folder:NICO++"}
 
 
 def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):

@@ -140,7 +140,6 @@ def damaged(change):
     [
         ("cifar10", "cifar-10-batches-py/data_batch_3", Path.unlink, r"data_batch_3: cannot be read \(No such file"),
         ("cifar10", "cifar-10-batches-py/data_batch_3", damaged(lambda old: old[:-99]), "data_batch_3: cannot be read"),
-        ("cifar10", "cifar-10-batches-py/test_batch", damaged(lambda old: b""), "test_batch: cannot be read"),
         (
             "cifar10",
             "cifar-10-batches-py/test_batch",
@@ -156,27 +155,13 @@ def damaged(change):
         (
             "cifar10",
             "cifar-10-batches-py/test_batch",
-            damaged(lambda old: python2_pickle({"labels": [1]})),
-            r"test_batch: data of shape \(\), expected \[images, 3072\]",
-        ),
-        (
-            "cifar10",
-            "cifar-10-batches-py/test_batch",
             damaged(lambda old: python2_pickle({"data": np.zeros((1, 3072), np.uint8), "labels": [10]})),
             "test_batch, image 0: label 10 is not among the 10 classes",
         ),
-        ("mnist", "MNIST/raw/t10k-labels-idx1-ubyte", Path.unlink, "t10k-labels-idx1-ubyte: cannot be read"),
         ("mnist", "MNIST/raw/train-images-idx3-ubyte", damaged(lambda old: old[:-1]), "train-images.*cannot reshape"),
-        (
-            "mnist",
-            "MNIST/raw/train-images-idx3-ubyte",
-            damaged(lambda old: b"<html>"),
-            "it begins with 3c68746d, expected 00000803",
-        ),
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte", damaged(lambda old: b"<html>"), "it begins with 3c68746d, exp"),
         ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),
         ("stl10", "stl10_binary/test_y.bin", damaged(lambda old: b"\0" + old[1:]), "test_X.bin, image 0: label -1"),
-        ("stl10", "stl10_binary/class_names.txt", Path.unlink, "class_names.txt: cannot be read"),
-        ("svhn", "test_32x32.mat", Path.unlink, "test_32x32.mat: cannot be read"),
         ("svhn", "test_32x32.mat", damaged(lambda old: old[:200]), "test_32x32.mat: "),
         ("svhn", "train_32x32.mat", damaged(lambda old: b"<html>" * 99), "train_32x32.mat: cannot be read"),
     ],
@@ -184,25 +169,15 @@ def damaged(change):
 def test_a_damaged_file_is_named(tmp_path, name, file, damage, message):
     save_torchvision(name, tmp_path, draw(name))
     damage(tmp_path / file)
-    check(
-        rf"{message}.*{'' if 'among' in message or '-1' in message else 'fetch it again'}",
-        getattr(sources, name),
-        tmp_path,
-    )
+    ends = "" if "among" in message or "-1" in message else "fetch it again"
+    check(f"{message}.*{ends}", getattr(sources, name), tmp_path)
 
 
-@pytest.mark.parametrize("way", SAVE)
-def test_one_word_in_the_config_and_the_whole_way_to_the_report(way):
+def test_one_word_in_the_config_and_the_whole_way_to_the_report():
     parts = draw("cifar10")
-    SAVE[way]("cifar10", Path("data"), parts)
+    save_hugging_face("cifar10", Path("data"), parts)
     few = write_config(Path(), "config.partition.min_size = 1")
     assert small_studies.start(few, "--workdir=run", "--config.data.source=cifar10") == 0
     assert "cifar10" in Path("run/report.html").read_text()
     sizes = np.load(next(Path("run").glob("*/seed0/partition.npz")))["class_counts"]
     assert sizes.sum(0).tolist() == np.bincount(parts[0][1]).tolist()
-
-
-def test_one_word_without_the_data_is_one_line(capsys):
-    assert small_studies.start(write_config(Path()), "--workdir=run", "--config.data.source=cifar10") == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "cifar10: it is not in ., data, " in said[0] and not Path("run").exists()

@@ -24,7 +24,6 @@ def cache(tmp_path, monkeypatch):
     [
         ("cifar10", "Cifar10", (32, 32, 3), "array_record", "cifar10"),
         ("cifar100", "Cifar100", (32, 32, 3), "parquet", "cifar100"),
-        ("stl10", "Stl10", (96, 96, 3), "array_record", "half"),
     ],
 )
 def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file_format, normalisation):
@@ -54,8 +53,7 @@ def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file
     assert "tensorflow" not in set(sys.modules) - modules
 
 
-@pytest.mark.parametrize("file_format", ["array_record", "parquet"])
-def test_domainnet_by_domain_class_and_size(tmp_path, file_format):
+def test_domainnet_by_domain_class_and_size(tmp_path):
     """Two configs are two domains; a subset of the classes is relabelled, images of any size become one."""
     parts = {
         domain: {"train": draw(12, (20 + seed, 30, 3), seed), "test": draw(8, (25, 20, 3), seed + 5)}
@@ -63,7 +61,7 @@ def test_domainnet_by_domain_class_and_size(tmp_path, file_format):
     }
     builder, names = catalogue_builder("Domainnet", tfds.builder("domainnet", data_dir=tmp_path / "none"), parts)
     for config in ("real", "sketch"):
-        builder(config=config, data_dir=tmp_path, file_format=file_format).download_and_prepare()
+        builder(config=config, data_dir=tmp_path, file_format="array_record").download_and_prepare()
     data_dir = str(tmp_path)
     assert len(names) == 345
     source = sources.tfds("domainnet/real,sketch", data_dir=data_dir, classes=(names[3], names[1]), image_size=16)
@@ -164,9 +162,7 @@ def test_damaged_images_and_labels(tmp_path, prepared, file_format):
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "parquet"])
-@pytest.mark.parametrize(
-    "damage", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:4] + whole[99:]]
-)
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: whole[:4] + whole[99:]])
 def test_damaged_files(tmp_path, prepared, file_format, damage):
     folder = prepared(draw(8, (32, 32, 3)), draw(8, (32, 32, 3)), file_format)
     file = next(folder.glob("*train*"))
