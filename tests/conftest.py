@@ -1,5 +1,6 @@
 """Shared by all tests: eight CPU devices, float64 on demand, small federations."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -24,7 +25,7 @@ import pytest
 from flax import struct
 from unrendered import svg as unrendered_svg
 
-from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
+from fedjax_collapse import Federation, Model, Participation, UserError, engine, nn, partition, simulate
 from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.engine import timing
 
@@ -165,6 +166,14 @@ class Given(Participation):
 
     def draw(self, key, sizes, cohort_size):
         return self.cohort
+
+
+@contextlib.contextmanager
+def one_line(message):
+    """Expects a UserError of one line that has the message."""
+    with pytest.raises(UserError, match=message) as error:
+        yield error
+    assert "\n" not in str(error.value)
 
 
 def run_at_once(federation, model, algorithm, rounds=1, **options):

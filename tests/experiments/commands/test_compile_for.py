@@ -62,20 +62,6 @@ def test_a_compiler_that_is_not_installed(capsys):
     assert error == "error: target 'tpu:v5e:2x2': its compiler is not installed; pip install -e \".[tpu]\"\n"
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("--clients=0", "'0' is not a number >= 1"),
-        ("--batch_size=x", "'x' is not a number"),
-        ("--chips=3", "--chips=3"),
-    ],
-)
-def test_wrong_numbers(argument, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        compile_for.main(["--target=tpu:v5e:2x2", argument])
-    assert stopped.value.code == 2 and message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("adapters", [None, LoRA(2)])
 def test_a_step_with_adapters_shares_the_base(adapters):
     """Only without adapters is there a matrix for each client; the head is each client's own in both."""

@@ -1,5 +1,7 @@
 """Local models that a run keeps, and weights that other libraries read."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from small_studies import start, tree, write_config
 from tiny_networks import KINDS, tiny_model
 
 from experiments.commands import export_weights as export
-from fedjax_collapse import Model, UserError, load_run, load_weights, nn, save_weights
+from fedjax_collapse import UserError, load_run, load_weights, save_weights
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import masks
 from fedjax_collapse.run.local_models import LocalModels
@@ -44,15 +46,12 @@ def test_the_mean_of_local_models_is_the_servers(run):
         run.local[4]
 
 
-def test_keeping_them_changes_nothing_else(study, tmp_path):
-    changes = KEPT.replace("'all', 'all'", "'all', ''")
+def test_keeping_those_of_all_or_of_the_last_round_gives_the_same_model(study, tmp_path):
+    changes = KEPT.replace("'all', 'all'", "'0,2', 'last'")
     assert start(write_config(tmp_path, changes), f"--workdir={tmp_path / 'study'}") == 0
-    assert not (tmp_path / "study/only/seed0/local").exists()
-    for name in ("metrics.jsonl", "final.npz", "run.json"):
-        assert (study / "only/seed0" / name).read_bytes() == (tmp_path / "study/only/seed0" / name).read_bytes()
-    plain = load_run(tmp_path / "study/only/seed0")
-    with pytest.raises(UserError, match="no local models were kept; they are kept with save_local='last'"):
-        plain.local[3]
+    local = load_run(tmp_path / "study/only/seed0").local
+    assert list(local) == [3] and list(local[3]) == [0, 2]
+    assert (study / "only/seed0/final.npz").read_bytes() == (tmp_path / "study/only/seed0/final.npz").read_bytes()
 
 
 def test_a_stopped_run_keeps_the_same(study, tmp_path):
@@ -61,18 +60,6 @@ def test_a_stopped_run_keeps_the_same(study, tmp_path):
     assert start(config, workdir, should_stop=lambda: next(stops, False)) == 75
     assert start(config, workdir) == 0
     assert tree(tmp_path / "study/only/seed0/local") == tree(study / "only/seed0/local")
-
-
-def test_only_the_last_round_is_kept(tmp_path):
-    changes = KEPT.replace("'all', 'all'", "'0,2', 'last'")
-    assert start(write_config(tmp_path, changes), f"--workdir={tmp_path / 'study'}") == 0
-    local = load_run(tmp_path / "study/only/seed0").local
-    assert list(local) == [3] and list(local[3]) == [0, 2]
-
-
-def test_one_watched_client_is_not_enough(tmp_path, capsys):
-    assert start(write_config(tmp_path, "config.save_local = 'last'"), f"--workdir={tmp_path / 'study'}") == 2
-    assert "save_local 'last' keeps the models of watched clients: set watch to 'all'" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_named(study, run, tmp_path):
@@ -129,7 +116,8 @@ def exported(name, folder):
     """Model and arbitrary variables, the network in PyTorch that has the file's state dict, images and its logits."""
     model, rng = tiny_model(name), np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: 0.1 + 0.2 * rng.random(leaf.shape), model.variable_shapes())
-    run = LoadedRun(model, _Classes(model), None, variables, None, {}, None, folder)
+    classes = SimpleNamespace(num_classes=model.initial_shapes().logits.shape[-1])
+    run = LoadedRun(model, classes, None, variables, None, {}, None, folder)
     export.write(run, variables, "torch", folder / "model.pt")
     network = run.to_torch(jax.tree.map(np.zeros_like, variables)).double()
     network.load_state_dict(torch.load(folder / "model.pt"))
@@ -155,16 +143,3 @@ def test_the_network_in_pytorch_has_the_same_outputs(tmp_path, float64):
         variables._asdict(), images, np.ones(3, bool), train=False
     )
     np.testing.assert_allclose(found, outputs.logits, rtol=1e-4, atol=1e-5)
-
-
-class _Classes:
-    """What ``to_torch`` needs of a federation."""
-
-    def __init__(self, model):
-        self.num_classes = model.initial_shapes().logits.shape[-1]
-
-
-def test_a_network_without_a_twin_is_named(run):
-    other = run._replace(model=Model(nn.MLP(10, hidden=(6,), norm="batch"), (8, 8, 1)))
-    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), norm='batch'\) has no equivalent in PyTorch"):
-        other.to_torch()

@@ -10,7 +10,7 @@ from small_studies import start
 
 from experiments.commands import extract as command
 from experiments.configs import base
-from fedjax_collapse import Batch, UserError, load_run, save_weights, sources
+from fedjax_collapse import Batch, load_run, save_weights, sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.hashing import digest
@@ -104,11 +104,6 @@ def test_virtual_features_of_a_partition(capsys):
         held = np.bincount(plain_file.labels[held], minlength=10)
         assert np.array_equal(counts, np.where(held > 0, np.maximum(held, 9), 0))
     assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == {"count": 9, "others": 0, "enlarged": "none"}
-    config = plain(base.get_config()) | dict(clients=3, partition=dict(name="given"))
-    made = build.federations(config | dict(data=dict(source="features:f.npz")), [0])[0]
-    assert made.class_counts().tolist() == [
-        np.bincount(found.labels[found.owners == client], minlength=10).tolist() for client in range(3)
-    ]
 
 
 def _federation():
@@ -119,11 +114,8 @@ def _federation():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out=none/f.npz"], "--out=none/f.npz: it is a folder, or in none; expected a file"),
         (["--out=."], "--out=.: it is a folder"),
         (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
-        (["--out=f.npz", "--virtual_others=3"], "--virtual_others=3: expected a number of examples, and --virtual"),
-        (["--out=f.npz", "--virtual=5", "--config.own_tests.name=split"], "--virtual=5 with own_tests split: expected"),
         (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
         (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
     ],
@@ -132,29 +124,3 @@ def test_wrong_input_is_one_line(capsys, arguments, message):
     assert command.main([config_file(data=DOMAINS), *arguments]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
-
-
-def test_features_that_are_not_finite(monkeypatch):
-    evaluate = command.evaluate
-
-    def with_nan(*arguments):
-        found = evaluate(*arguments)
-        return found._replace(features=found.features * np.nan)
-
-    monkeypatch.setattr(command, "evaluate", with_nan)
-    with pytest.raises(UserError, match="features of examples 0 to 512 are not finite"):
-        command.extract(plain(base.get_config()) | dict(data=DOMAINS), 0)
-
-
-def test_a_network_of_images_on_features_is_one_line():
-    np.savez("f.npz", **{f"{part}{name}": value for part in ("", "test_") for name, value in _arrays().items()})
-    config = plain(base.get_config()) | dict(data=dict(source="features:f.npz"), clients=2, partition=dict(name="iid"))
-    federation = build.federations(config, [0])[0]
-    with pytest.raises(
-        UserError, match="SmallCNN: it takes images of height, width and channels, not inputs of 1 axes"
-    ):
-        build.model(config, federation)
-
-
-def _arrays():
-    return dict(features=np.ones((8, 3), np.float32), labels=np.arange(8) % 2)

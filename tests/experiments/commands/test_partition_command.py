@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import launch
 from experiments.commands import show_partition as command
 from experiments.configs import base
 from fedjax_collapse.config import build
@@ -58,21 +57,15 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
     information = sum(p * math.log(p / q) for p, q in zip(joint.flat, independent.flat, strict=True) if p)
     np.testing.assert_allclose(facts["mutual_information"], information, rtol=1e-12)
     assert f"mutual information of client and class: {information:.3f} nats" in printed
-    assert printed.splitlines()[2].split()[:4] == [
-        "0",
-        str(counts[0].sum()),
-        str(len(shares[0])),
-        format(facts["entropy"][0], ".3f"),
-    ]
     with np.load(tmp_path / "out" / "partition.npz") as stored:
         np.testing.assert_array_equal(stored["class_counts"], counts)
     assert "<svg" in (tmp_path / "out" / "partition.svg").read_text()
-    config.partition = dict(name="from_file", path=str(tmp_path / "out" / "indices.json"))
-    np.testing.assert_array_equal(build.federations(plain(config), [0])[0].class_counts(), counts)
     indices = json.loads((tmp_path / "out" / "indices.json").read_text())
     (tmp_path / "named.json").write_text(json.dumps({f"ward {i}": rows for i, rows in enumerate(indices)}))
-    config.partition.path = str(tmp_path / "named.json")
-    assert build.federations(plain(config), [0])[0].client_names == tuple(f"ward {i}" for i in range(6))
+    config.partition = dict(name="from_file", path=str(tmp_path / "named.json"))
+    again = build.federations(plain(config), [0])[0]
+    np.testing.assert_array_equal(again.class_counts(), counts)
+    assert again.client_names == tuple(f"ward {i}" for i in range(6))
 
 
 def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
@@ -118,10 +111,6 @@ def test_mutual_information_of_known_partitions():
     np.testing.assert_allclose(same.entropy, np.full(3, same.class_entropy))
     own = heterogeneity(np.diag([6, 3, 3]))
     assert own.mutual_information == own.class_entropy == pytest.approx(1.5 * math.log(2))
-    mixed = heterogeneity(np.array([[4, 0], [2, 2]]))  # all: 3/4 and 1/4
-    divergences = math.log(4 / 3), 0.5 * math.log(2 / 3) + 0.5 * math.log(2)
-    assert mixed.mutual_information == pytest.approx(sum(divergences) / 2)
-    assert (mixed.sizes.tolist(), mixed.classes.tolist()) == ([4, 4], [1, 2])
     uneven = heterogeneity(np.array([[12, 0], [2, 2]]))  # all: 7/8 and 1/8; weights 3/4 and 1/4
     divergences = math.log(8 / 7), 0.5 * math.log(4 / 7) + 0.5 * math.log(4)
     assert uneven.mutual_information == pytest.approx(0.75 * divergences[0] + 0.25 * divergences[1])
@@ -133,33 +122,15 @@ def test_mutual_information_of_known_partitions():
     ("changes", "arguments", "words"),
     [
         ("pass", ["--out=/dev/null/x"], "cannot be written to"),
-        ("pass", ["--workdir=x"], "use --out"),
         ("pass", ["--seed=1"], "unknown seed '1'"),
-        ("pass", ["--seed=0,1"], "expected one"),
-        ("pass", ["--config.partition.nam=iid"], "option of partition 'nam'"),
         ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
-        ("config.arms = dict(a=dict(partition=dict(name='dirichle')))", ["--arm=a"], "did you mean 'dirichlet'"),
         ("config.settings = dict(a=dict(clients=3))", [], "choose one by --setting=a"),
-        ("config.settings = dict(a=dict(clients=3))", ["--setting=b"], "unknown setting 'b'"),
-        ("config.settings = dict(a=dict(partition=dict(nam='iid')))", ["--setting=a"], "option of partition 'nam'"),
-        ("config.seeds = ()", [], "seeds: none"),
-        ("config.rouns = 3", [], "did you mean 'rounds'"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(config_file, changes, arguments, words, capsys):
     assert command.main([config_file(changes), *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and words in error
-
-
-def test_without_a_config_the_available_ones_are_listed(capsys, monkeypatch):
-    monkeypatch.chdir(launch.__file__.rsplit("/", 2)[0])
-    for arguments in ([], ["--config=nowhere.py"]):
-        assert command.main(arguments) == 2
-        assert (
-            "available: collapse_panel, glyphs, label_skew, personal_collapse, personalised, pfllib, private, "
-            in capsys.readouterr().err
-        )
 
 
 def test_modules_beside_the_config_come_first(config_file, tmp_path, capsys, monkeypatch):

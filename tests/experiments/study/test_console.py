@@ -15,12 +15,12 @@ ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
 
 
-def study_of(config=None, **measured) -> Results:
+def study_of(**measured) -> Results:
     """Three runs of fedavg, with mean ± standard deviation 0.5 ± 0.01 of what is recorded, and one of feddecorr."""
     rows = [{"round": 1} | dict.fromkeys(("accuracy", "effective_rank"), value) for value in (0.49, 0.5, 0.51)]
     runs = [Run("", "fedavg", seed, [row | measured]) for seed, row in enumerate(rows)]
     runs.append(Run("", "feddecorr", 0, [{"round": 1, "accuracy": 0.75, "effective_rank": None} | measured]))
-    return Results(Path(), config or {}, runs, {"": {run.arm: Arm({}, run.arm, {}) for run in runs}})
+    return Results(Path(), {}, runs, {"": {run.arm: Arm({}, run.arm, {}) for run in runs}})
 
 
 def runs_to_come(number: int, rounds: int) -> dict:
@@ -66,14 +66,6 @@ def test_plain_lines_are_few_flushed_and_without_control_characters():
     assert lines[1].endswith("left 0:58 (study 5:58)") and lines[-1].endswith("left 0:00 (study 5:00)")
     assert all(line.isprintable() for line in lines)
     assert stream.flushed >= len(lines)
-
-
-def test_slow_rounds_and_runs_that_stop_early_are_shown():
-    stream = Stream()
-    with Console(runs_to_come(1, 30), stream) as console:
-        run(console, rounds=range(1, 4), timing=TIMING | {"train": 61.0})
-        run(console, rounds=range(1, 3))
-    assert stream.text().count("round ") == 3 + 2
 
 
 def test_time_left_counts_rounds_between_evaluations():
@@ -136,18 +128,6 @@ def test_resumed_run_and_null_values():
     assert line.endswith("round 12/12  accuracy - %  effective rank -  R -  - samples/s  left - (study -)")
 
 
-def test_only_what_must_be_compiled_is_said_to_be():
-    """Not a later seed, nor a run that is finished."""
-    stream = Stream()
-    console = Console(runs_to_come(3, 30), stream)
-    run(console)
-    for first_round in (0, 30):
-        console.start_runs([("fedavg", 2)], first_round, 30)
-    console.start_runs([("other", 1)], 30, 30)
-    said = [line.split(": ")[1] for line in stream.text().splitlines() if ": " in line]
-    assert said == ["starts, compiling", "starts", "resumes after round 30", "resumes after round 30"]
-
-
 def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
     """But again for another cohort; and other lines about a run are printed each time."""
     stream = Stream()
@@ -194,20 +174,6 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
     assert "[bold]literal[/bold]" in text and "Effective" in text and "left 0:58 (study 5:58)" in text
 
 
-def test_live_display_has_a_line_for_each_arm(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
-    stream = Stream(terminal=True)
-    runs = [("fedavg", 0), ("fedavg", 2), ("b", 0)]
-    with Console(dict.fromkeys(runs, 10), stream) as console:
-        console.start_runs(runs, 0, 10)
-        console.update([{"round": 10, "accuracy": value} for value in (0.2, 0.4, 0.9)], [TIMING] * 3)
-    text = stream.text()
-    assert "[1-3/3] fedavg seeds 0, 2 " in text and "[1-3/3] b seed 0 " in text
-    assert "accuracy 30.00 ± 14.14 %" in text and "accuracy 90.00 %" in text
-    assert "accuracy 50.00" not in text
-
-
 def measured(count):
     """So many measurements of each run."""
     return {f"measured/nearest_centroid_{i}/server": 0.123456 for i in range(count)}
@@ -227,17 +193,6 @@ def test_wide_tables_are_divided(monkeypatch, columns):
     assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
 
 
-@pytest.mark.parametrize("columns", [60, 100, 450])
-def test_wide_tables_are_divided_in_plain_lines(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    stream = Stream()
-    Console(stream=stream).print_table(study_of(**measured(12)))
-    *lines, _ = stream.text().splitlines()
-    assert max(map(len, lines)) <= columns and (len(lines) == 3) == (columns == 450)
-    assert sum(line.count("0.1235") for line in lines) == 2 * 12
-    assert [line.split()[0] for line in lines] == ["Arm", "fedavg", "feddecorr"] * (len(lines) // 3)
-
-
 def test_many_measurements_are_named_and_not_shown():
     stream = Stream()
     study = study_of(**measured(13))
@@ -249,13 +204,6 @@ def test_many_measurements_are_named_and_not_shown():
     assert stream.text().count("0.1235") == 2
 
 
-def test_the_score_of_a_task_without_accuracy_is_shown():
-    stream = Stream()
-    with Console(runs_to_come(1, 1), stream) as console:
-        run(console, rounds=(1,), of=1, row={"recall_at_5": 0.25, "effective_rank": 12.3})
-    assert "  recall at 5 25.00 %  effective rank 12.3  R -" in stream.text()
-
-
 def test_live_display_ends_on_an_error(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Stream(terminal=True)
@@ -264,23 +212,3 @@ def test_live_display_ends_on_an_error(monkeypatch):
         raise KeyboardInterrupt
     *_, end = stream.text().split("\x1b[?25h")  # the cursor is back, and the bars are erased
     assert set(end.split("\x1b[")[1:]) == {"1A", "2K"}
-
-
-def test_dumb_terminal_gets_plain_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    stream = Stream(terminal=True)
-    with Console(runs_to_come(1, 2), stream) as console:
-        run(console, rounds=range(1, 3), of=2)
-    assert "\x1b" not in stream.text()
-
-
-@pytest.mark.parametrize(
-    ("encoding", "cell"), [("utf-8", "50.00 ± 1.00 (3) ≠ paper"), ("ascii", "50.00 +- 1.00 (3) != paper")]
-)
-def test_a_study_without_settings_has_the_papers_numbers_below_its_table(encoding, cell):
-    stream = Stream(encoding)
-    paper = dict(source="X", comparable=True, values={"fedavg": 53.0}, spreads={"fedavg": 1.5})
-    Console(stream=stream).print_table(study_of({"paper": paper}))
-    lines = stream.text().splitlines()
-    assert [line.startswith("fedavg") for line in lines if cell in line] == [True]
-    assert "overlap, in 0 of 1 cells" in lines[-1]

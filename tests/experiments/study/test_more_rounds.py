@@ -72,17 +72,6 @@ def test_rounds_of_a_setting(start, tmp_path):
     assert len((tmp_path / "study/short/only/seed0/metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_workers_continue_too(start, tmp_path, capfd):
-    lines = ["config.seeds = (0, 1)"]
-    assert start("study", 2, *lines) == 0
-    capfd.readouterr()
-    assert start("study", 4, *lines, arguments=["--workers=1"]) == 0
-    output = capfd.readouterr().out
-    assert "only seed 1  round 4/4" in output and "2 unfinished" in output
-    for seed in (0, 1):
-        assert len((tmp_path / f"study/only/seed{seed}/metrics.jsonl").read_text().splitlines()) == 4
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

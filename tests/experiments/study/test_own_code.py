@@ -10,7 +10,6 @@ from small_studies import write_config
 pytestmark = pytest.mark.slow
 
 OWN = """
-import itertools
 import sys
 import flax.linen as nn
 import jax
@@ -67,9 +66,6 @@ def in_turn(labels, num_clients, seed=0):
 def too_few(labels, num_clients, seed=0):
     return in_turn(labels, num_clients - 1)
 
-def too_many(labels, num_clients, seed=0):
-    return itertools.repeat([0])
-
 def nothing(labels, num_clients, seed=0):
     pass
 
@@ -108,8 +104,6 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "own_code.py").write_text(OWN)
     (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
-    for name, error in (("interrupts", "KeyboardInterrupt"), ("generates", "GeneratorExit")):
-        (tmp_path / f"{name}.py").write_text(f"raise {error}")
 
     def start_study(changes, *arguments):
         return small_studies.start(write_config(tmp_path, *changes), f"--workdir={tmp_path / 'study'}", *arguments)
@@ -157,34 +151,19 @@ def test_everything_may_be_the_users_own(start, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("config.network = dict(name='own_code:Nets')", "own_code.py), of network, 'Nets': did you mean 'Net'?"),
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
-        (
-            "config.network = dict(name='mlp', head=dict(scale=1.0))",
-            "network.head has no name: expected dict(name=...)",
-        ),
         (
             "config.network = dict(name='mlp', head='own_code:Norm')",
             "'own_code:Norm': expected a class derived from flax",
         ),
-        ("config.network = dict(name='mlp', head=dict(name='etf', projector_dim=2))", "expected at least two classes"),
-        ("config.methods = dict(fedetf=dict())", "FedETF: network MLP has no fixed simplex of classifiers"),
-        ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
         (
             "config.methods = dict(x=dict(name='own_code:Net'))",
             "expected a class derived from fedjax_collapse.methods.base",
         ),
-        ("config.server.weighing = 'equal'", "unknown config key of server 'weighing': did you mean 'weighting'?"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
         (
             "config.partition = dict(name='own_code:spread')",
             "partition own_code:spread: it is spread(view), expected spread(labels, num_clients, seed)",
-        ),
-        ("config.data.source = 'own_code:glyph'", "of data source, 'glyph': did you mean 'glyphs'?"),
-        (
-            "config.data.source = 'own_cod:glyphs'",
-            "unknown data source 'own_cod': expected one of arrow, cifar10, cifar100, csv",
         ),
         ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
@@ -192,27 +171,9 @@ def test_everything_may_be_the_users_own(start, tmp_path):
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
         ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
         ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
-        ("config.network = dict(name='interrupts:Net')", "interrupts cannot be imported (KeyboardInterrupt)"),
         ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
         ("config.measurements = dict(x='own_code:interrupts')", "KeyboardInterrupt"),
-        ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("config.training.optimizer = dict(name='adm')", "training.optimizer 'adm': did you mean 'adam'?"),
-        ("config.training.optimizer = dict(name='adam')", "momentum 0.9 is of SGD"),
-        (
-            "config.training.momentum, config.training.optimizer = 0.0, dict(name='adam', b3=1.0)",
-            "unknown option of training.optimizer 'b3'",
-        ),
-        ("config.training.phases = ('head', 'body')", "training.phases: 'head', expected pairs"),
-        ("config.training.phases = (('heads', 1),)", "part heads: the network has no such layer"),
         ("config.training.task_loss = 'own_code:not_callable'", "it is a int, expected a function"),
-        (
-            "config.cohort.sampler.name = 'random'",
-            "unknown cohort.sampler 'random': expected one of available, by_size",
-        ),
-        ("config.cohort.sampler.name = 'by_size'", "sampler by_size with weighting 'size'"),
-        ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
-        ("config.watch = 'some'", "watch 'some': expected one, all"),
-        ("config.measurements = dict(x='own_code:spred')", "did you mean 'spread'?"),
         ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
     ],
 )

@@ -46,15 +46,6 @@ def start(tmp_path, monkeypatch):
     return lambda *arguments: small_studies.start(config, "--workdir=study", *arguments)
 
 
-def test_wrong_expectations_are_one_line_and_nothing_is_touched(start, tmp_path, capsys):
-    assert start("--resume=must") == 2
-    assert start("--resume=maybe") == 2
-    assert not (tmp_path / "study").exists()
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all(line.startswith("error: ") for line in lines)
-    assert "<auto|must|never>" in lines[1]
-
-
 def test_never_starts_all_runs_again_and_keeps_what_there_was(start, tmp_path):
     study = tmp_path / "study"
     assert start() == 0
@@ -190,14 +181,3 @@ def test_a_run_with_other_code_is_refused_by_the_library_too(federation, model, 
     (tmp_path / "of_library.py").write_text("def measure(view):\n    return 2.0\n")
     with pytest.raises(UserError, match=r"another run: the source of of_library has changed.*; use a new"):
         simulate(federation, model, FedAvg(LocalTraining()), **options)
-
-
-def test_other_flags_of_the_compiler_are_said(tmp_path):
-    """Also where an earlier version recorded none."""
-    (tmp_path / "fedavg" / "seed0" / "checkpoints" / "3").mkdir(parents=True)
-    cases = (([None, "--a"], 1), (["--a", "--a"], 0), (["--a", "--b", "--a"], 0), (["--a", ""], 1), (["--a"], 0))
-    for flags, count in cases:
-        starts = [START | ({} if own is None else {"xla_flags": own}) for own in flags]
-        (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
-        sentences = changed_layouts(resolve(quickstart.get_config(), tmp_path, ["fedavg"], [0]))
-        assert len(sentences) == count and all("XLA_FLAGS" in sentence for sentence in sentences)

@@ -46,24 +46,6 @@ def test_what_is_wrong_is_named_and_status_1(find, capsys):
     assert printed.err.startswith("error: compiled wrongly: second; third; see docs/") and printed.err.count("\n") == 1
 
 
-def test_wrong_arguments_are_one_line_and_status_2(capsys):
-    with pytest.raises(SystemExit) as error:
-        check.main(["--what"])
-    assert error.value.code == 2 and capsys.readouterr().err == "error: unrecognized arguments: --what\n"
-
-
-def test_ctrl_c_leaves_the_last_verdict(find, monkeypatch, capsys):
-    def interrupted():
-        yield RIGHT
-        raise KeyboardInterrupt
-
-    find(RIGHT)
-    check.main([])
-    monkeypatch.setattr(self_test, "_outcomes", interrupted)
-    assert check.main([]) == 130 and self_test.verdict() == "passed, 1 cases"
-    assert "stopped" in capsys.readouterr().err
-
-
 def test_every_head_and_lowering_is_in_a_round():
     models = self_test.models().values()
     assert set(HEADS.values()) <= {getattr(model.module, "head", None) for model in models}

@@ -48,8 +48,6 @@ class Run:
         self.step = json.loads(last).get("step", -1) + 1
 
     def log(self, row, step):
-        if pathlib.Path("broken").exists():
-            raise ConnectionError("lost")
         with self._file.open("a") as file:
             file.write(json.dumps({"step": step, **row}) + "\\n")
 
@@ -169,14 +167,13 @@ def test_a_service_that_does_not_answer_stops_nothing(start, wandb, capsys):
         assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("how", "number"), [("broken", len(RUNS)), ("lost", 1)])
-def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
+def test_a_sink_that_breaks_stops_nothing(start, wandb, capsys):
     """Once a run cannot be begun, later ones are kept in their folders."""
-    Path(how).touch()
+    Path("lost").touch()
     assert start("--log=wandb") == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "nothing more is sent to wandb (lost)" in line]
-    assert len(told) == number and {len(rows_of(run)) for run in RUNS} == {4}
-    assert len(list(Path("study").glob("*/*/wandb/*.ended"))) == (3 if how == "lost" else 0)
+    assert len(told) == 1 and {len(rows_of(run)) for run in RUNS} == {4}
+    assert len(list(Path("study").glob("*/*/wandb/*.ended"))) == 3
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,6 @@ def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
     [
         ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
         ("tensorboard", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
-        ("tensorboard,wandb", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
         ("wandb", "--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline"),
     ],
 )

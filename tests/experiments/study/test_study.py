@@ -1,7 +1,6 @@
 """What a study keeps of its config and of its starts, and what it does once for each cell."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from experiments.study.failures import RunsFailed
 from experiments.study.processes.claim import claimed
 from experiments.study.resolving import resolve
 from fedjax_collapse import UserError
-from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.engine import rounds
 from fedjax_collapse.nn.model import Model
@@ -41,11 +39,6 @@ def config() -> ConfigDict:
 @pytest.fixture
 def config_file(tmp_path) -> str:
     return write_config(tmp_path, "config.arms = dict(zeta={}, alpha=dict(training=dict(epochs=1)), mid={})")
-
-
-def test_arms_are_in_the_order_in_which_they_are_declared(config):
-    assert tuple(plain(config.arms)) == ARMS and tuple(config.arms) != ARMS
-    assert tuple(plain(ConfigDict())) == ()
 
 
 def test_arms_changed_on_the_command_line_keep_the_order(config_file):
@@ -149,39 +142,6 @@ def test_every_start_is_kept_and_equal_ones_are_not_repeated(tmp_path):
         assert starts(tmp_path) == expected
     provenance.record_start(tmp_path, later)  # back to the first revision, after another one
     assert starts(tmp_path) == [START, other, later]
-
-
-def test_a_file_of_one_start_becomes_the_first_of_several(tmp_path):
-    old = {name: value for name, value in START.items() if name != "started"}
-    (tmp_path / "provenance.json").write_text(json.dumps(old))
-    provenance.record_start(tmp_path, START | {"git": "b"})
-    assert starts(tmp_path) == [old, START | {"git": "b"}]
-
-
-def test_a_damaged_file_of_starts_is_one_line_and_stays(tmp_path):
-    for content in ("{", '{"starts": [3]}'):
-        (tmp_path / "provenance.json").write_text(content)
-        with pytest.raises(UserError, match=r"provenance\.json"):
-            provenance.record_start(tmp_path, START)
-        assert (tmp_path / "provenance.json").read_text() == content
-
-
-def test_a_damaged_summary_of_a_run_is_one_line(tmp_path):
-    run = tmp_path / "fedavg" / "seed0"
-    run.mkdir(parents=True)
-    for content, words in (("{", "not valid JSON"), ('{"accuracy": 1.0}', "has no headline; start this run again")):
-        (run / "summary.json").write_text(content)
-        with pytest.raises(UserError, match=f"seed0/summary.json: {words}"):
-            summaries.summarize(tmp_path, [CellName("", "fedavg")], (0, 1))
-
-
-def test_a_start_says_where_its_numbers_come_from(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    start = provenance.provenance({}, {})
-    assert start["xla_flags"] == os.environ.get("XLA_FLAGS", "") and start["self_test"] == "not run"
-    assert {"started", "command", "git", "packages", "devices"} <= start.keys()
-    assert json.loads(json.dumps(start)) == start
-    assert start["started"].endswith("+00:00")
 
 
 def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):

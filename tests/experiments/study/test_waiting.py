@@ -3,7 +3,6 @@
 import pytest
 from test_console import Stream
 
-from experiments import waiting
 from experiments.study.progress.console import Console
 from fedjax_collapse.core import terminal
 
@@ -81,16 +80,3 @@ def test_waits_may_be_nested(timers, screen):
         console.bars.refresh()
     after = screen.text()[before:]
     assert "timing lowerings" not in after and "preparing 2 runs" in after
-
-
-def test_the_bar_of_a_wait_that_fails_is_gone(timers, screen):
-    with pytest.raises(KeyboardInterrupt), Console(stream=screen).wait("reading"):
-        timers[0].ring()
-        raise KeyboardInterrupt
-    assert "\x1b[?25h" in screen.text()
-
-
-def test_by_default_it_is_on_standard_error(timers, capsys):
-    with waiting.wait("timing the methods"):
-        timers[0].ring()
-    assert capsys.readouterr() == ("", "timing the methods ...\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import small_studies
-from small_studies import tree, write_config
+from small_studies import write_config
 from unrendered import LAUNCHER
 
 from experiments import launch
@@ -94,10 +94,6 @@ def test_wrong_input_is_one_line_and_status_2(command, capsys):
     done = run(command, "--workers=2", "--workdir=study", "--config.training.batch_size=0")
     assert done.returncode == 2 and "batch_size 0" in done.stderr and done.stderr.count("\n") == 1
     assert not Path("study").exists()
-    other = tree(small_studies.start(command[-2], "--workdir=other", "--arm=first") or Path("other"))
-    done = run(command, "--workers=2", "--workdir=other", "--resume=never", "--config.training.epochs=2")
-    assert done.returncode == 2 and "other holds a study of another config" in done.stderr
-    assert tree(Path("other")) == other
     for argument, words in ("--workers=-1", "-1 is negative, expected >= 0"), ("--workers=2", "train runs apart"):
         assert launch.main(["--config=config.py", argument, "--config.engine.runs=together"]) == 2
         assert words in capsys.readouterr().err
