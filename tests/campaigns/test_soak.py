@@ -29,9 +29,3 @@ def test_a_run_from_a_store(tmp_path):
     *rounds, stored = reports
     assert rows > 300 and rounds == [1, 2, 3, 4]
     assert stored.start_seconds > 0 and stored.seconds_per_round > 0 and stored.peak_mib >= 0
-
-
-def test_too_few_rounds():
-    with pytest.raises(SystemExit) as stopped:
-        soak.main(["digits", "--rounds=3"])
-    assert stopped.value.code == 2

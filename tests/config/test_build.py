@@ -1,20 +1,17 @@
 """From configs to objects."""
 
 import inspect
-import json
 import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from conftest import one_line
 from PIL import Image
 
 from experiments.configs import base, quickstart
-from experiments.configs import glyphs as glyphs_config
 from experiments.configs import pfllib as pfllib_config
-from experiments.study.resolving import resolve
-from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, multi_label, next_word, nn, save_weights
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
@@ -32,23 +29,10 @@ def test_a_partition_per_seed_or_one_for_all():
     own = build.federations(plain(config), [0, 1])
     assert own[0].hashes()["partition"] != own[1].hashes()["partition"]
     assert own[0].ownership.rows.shape == own[1].ownership.rows.shape  # one compiled program
+    assert own[0].train.inputs is own[1].train.inputs and own[0].test.inputs is own[1].test.inputs
     config.partition.seed = 3
     shared = build.federations(plain(config), [0, 1])
     assert shared[0].hashes() == shared[1].hashes() != own[0].hashes()
-
-
-def test_seeds_share_one_copy_of_the_images():
-    config = base.get_config()
-    config.partition.alpha = 1.0
-    first, second = build.federations(plain(config), [0, 1]).values()
-    assert first.train.inputs is second.train.inputs and first.test.inputs is second.test.inputs
-
-
-def test_iid_needs_no_other_change():
-    config = base.get_config()
-    config.partition.name = "iid"
-    sizes = build.federations(plain(config), [0])[0].ownership.sizes
-    assert sizes.max() - sizes.min() <= 1
 
 
 @pytest.fixture
@@ -79,39 +63,6 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
     assert source.class_names == ("cat", "ant") and source.images.shape == (2, 4, 4, 3)
     below = build.data_source(plain(config.data) | dict(source="folder:classes", folder=str(tmp_path)))
     np.testing.assert_array_equal(below.images, source.images)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unrendered")
-def test_a_study_on_domains(tmp_path, cache):
-    """One client per domain from the config to the report, which says that glyphs are a demonstration."""
-    config = base.get_config()
-    config.rounds, config.clients, config.training.epochs = 1, 2, 1
-    config.data = dict(source="glyphs", domains=("clean", "outline"), train_size=16, test_size=8, image_size=8)
-    config.partition.name = "domain"  # alpha, a default of the base config, is no argument of it
-    config.network = dict(name="mlp", hidden=(3,))
-    config.arms = dict(fedavg=dict())
-    assert run_study(resolve(config, tmp_path / "study"))
-    run = tmp_path / "study" / "fedavg" / "seed0"
-    assert np.load(run / "partition.npz")["class_counts"].sum(axis=1).tolist() == [16, 16]
-    row = json.loads((run / "metrics.jsonl").read_text())
-    assert row["accuracy"] == (row["domain_accuracy/clean"] + row["domain_accuracy/outline"]) / 2
-    assert "demonstration on small data (glyphs)" in (tmp_path / "study" / "report.html").read_text()
-
-
-@pytest.mark.parametrize("study", glyphs_config.STUDIES)
-def test_the_studies_of_glyphs(study, cache):
-    config = glyphs_config.get_config(study)
-    config.data.update(train_size=1500, test_size=100)
-    federation = build.federations(plain(config), [0])[0]
-    classes = np.sum(federation.class_counts() > 0, axis=1)
-    assert federation.num_classes == int(study.split("_")[1]) and federation.input_shape == (32, 32, 3)
-    if study.startswith("disjoint"):
-        assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
-    for arm in config.arms:
-        build.algorithm(resolve_arm(plain(config), arm))
-    with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
-        glyphs_config.get_config("dirichlet")
 
 
 def test_the_protocol_of_pfllib(cache):
@@ -165,20 +116,10 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
     assert config.training.epochs == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("sgd", {"learning_rate": 1.0, "momentum": 0.5}),
-        ("damped_momentum", {"decay": 0.5}),
-        ("yogi", {"learning_rate": 0.1}),
-    ],
-)
-def test_server_optimizers(name, arguments):
+def test_numbers_of_server_optimizers_are_traced():
     config = base.get_config()
-    config.server.optimizer = {"name": name, **arguments}
-    optimizer = build.algorithm(plain(config)).server_optimizer
-    assert sorted(jax.tree.leaves(optimizer)) == sorted(arguments.values())  # traced
-    optimizer().init({"w": jax.numpy.zeros(2)})
+    config.server.optimizer = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.5}
+    assert sorted(jax.tree.leaves(build.algorithm(plain(config)).server_optimizer)) == [0.5, 1.0]
 
 
 SMALL = Model(nn.SmallCNN(10), (32, 32, 3))
@@ -216,38 +157,18 @@ def test_clients_at_once():
     assert found == {"cpu": [1, 1, 1, 1], "gpu": [100, 10, 10, 10], "tpu": [10, 10, 1, 1]}
 
 
-def test_unknown_option_names_the_nearest():
-    with pytest.raises(UserError, match="unknown option of training 'momentm': did you mean 'momentum'"):
-        config = base.get_config()
-        config.training = {"momentm": 0.9}
-        build.algorithm(plain(config))
-
-
 WRONG = {
     "no argument": ("data = dict(source='folder')", "'folder' lacks its path: expected folder:<path>"),
-    "empty argument": ("data = dict(source='tfds:')", "'tfds' lacks its name: expected tfds:<name>"),
     "needless argument": ("data = dict(source='digits:8')", "'digits:8': nothing can follow digits"),
     "unknown source": ("data = dict(source='flder:/x')", "unknown data source 'flder': did you mean 'folder'"),
-    "no source": ("data = dict(seed=1)", "config.data has no source"),
-    "argument twice": ("data = dict(source='npz:x', path='x')", "unknown option of data 'path'"),
     "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
-    "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
-    "no tuple": ("data = dict(source='glyphs', domains='clean')", "data.domains 'clean': expected tuple, got str"),
     "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
-    "negative seed": ("data = dict(source='digits', seed=-1)", "data.seed -1 is outside [0, 4294967295]"),
-    "fraction": ("data = dict(source='digits', test_fraction=2.0)", "data.test_fraction 2 is outside [0.01, 0.99]"),
     "needless folder": ("data = dict(source='digits', folder='x')", "'x': data source digits reads no files"),
-    "absent folder": ("data = dict(source='cifar10', folder='/none')", "cifar10: it is not in /none"),
     "absent file": ("data = dict(source='npz:/none.npz')", "/none.npz: cannot be read as npz"),
     "no name": ("partition = dict(alpha=1.0)", "config.partition has no name"),
-    "unknown partition": ("partition = dict(name='dirichle')", "did you mean 'dirichlet'"),
-    "missing classes": ("partition = dict(name='pathological')", "partition.classes_per_client is missing"),
-    "half a class": ("partition = dict(name='pathological', classes_per_client=2.5)", "expected int, got float"),
     "no domains": ("partition = dict(name='domain')", "data source digits has no domains"),
     "infinite alpha": ("partition = dict(name='dirichlet', alpha=float('inf'))", "use iid for alpha = infinity"),
-    "seed of a partition": ("partition = dict(name='iid', seed=-1)", "partition.seed -1 is outside"),
     "absent indices": ("partition = dict(name='from_file', path='/none')", "/none: cannot be read"),
-    "absent split": ("partition = dict(name='isic2019', path='/none')", "/none: cannot be read"),
 }
 
 
@@ -256,10 +177,9 @@ def test_wrong_data_and_partitions_are_one_line(case, cache):
     changes, message = WRONG[case]
     config = base.get_config()
     exec(f"config.{changes}", {"config": config})
-    with pytest.raises(UserError) as error:
+    with one_line(re.escape(message)):
         check_keys(plain(config))
         build.federations(plain(config), [0])
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()

@@ -1,7 +1,6 @@
 """Studies of cells: what settings and sweeps make of a config, and what a start makes of its cells."""
 
 import json
-import re
 import weakref
 from pathlib import Path
 
@@ -10,9 +9,7 @@ from conftest import assert_same_bits
 
 from experiments import launch
 from experiments.configs import base
-from experiments.configs.feddecorr import table1
 from experiments.study import preparing, study, summaries
-from experiments.study.failures import RunsFailed
 from experiments.study.processes.claim import claimed
 from experiments.study.resolving import resolve
 from fedjax_collapse import UserError, load_run
@@ -153,17 +150,8 @@ def test_names_with_commas(tmp_path):
         resolve(options.config, Path(), "c,d")
 
 
-BAD_NAMES = (".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\ud800", " a", "a ", "\x7f")
-TAKEN_NAMES = (
-    "config.json",
-    "Summary.json",
-    "report.html",
-    "provenance.json.tmp",
-    ".lock",
-    "replaced",
-    "export",
-    "report",
-)
+BAD_NAMES = ("..", "a\\b", "a\0b", "\ud800", " a")
+TAKEN_NAMES = ("Summary.json", "provenance.json.tmp", ".lock", "report")
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
@@ -171,57 +159,27 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
     ("changes", "words"),
     [
         (dict(settings={"a/b": {}}), "setting 'a/b': its runs are in a folder of that name"),
-        *(
-            (dict(settings={name: {}}), "its runs are in a folder of that name; expected printable")
-            for name in BAD_NAMES
-        ),
+        *((dict(settings={name: {}}), "its runs are in a folder of that name; expected") for name in BAD_NAMES),
         *((dict(settings={name: {}}), "the study's folder has a file or folder of that name") for name in TAKEN_NAMES),
-        (dict(settings={"ü" * 101: {}}), "it has 202 bytes, expected at most 200"),
         (dict(settings={"x" * 300: {}}), "setting 'x{40}'...: .* it has 300 bytes, expected at most 200"),
         (dict(settings={"a": {"seeds": (1,)}}), r"settings.a.seeds: all settings .* set config.seeds"),
-        (dict(settings={"a": {"trainin": {}}}), "key in settings.a 'trainin': did you mean 'training'"),
-        (dict(settings={"a": 3}), "settings.a .*expected dict"),
         (dict(settings={"a": {"arms": {"plan": {}}}}), "arm in settings.a.arms 'plan': did you mean 'plain'"),
-        (dict(settings={"a": {"arms": {"plain": {"rounds": 3}}}}), "settings.a.arms.plain.rounds"),
         (dict(sweep={"training.epoch": (1,)}), "sweep.training.epoch: no arm has that key"),
         (dict(sweep={"training.epochs": 3}), "sweep.training.epochs: 3, expected a tuple"),
         (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
-        (dict(sweep={"data.source": ("npz:/x",)}), "source=npz:/x': its runs are in a folder"),
-        (dict(sweep={"rounds": (1, 2)}), "arms.plain rounds=1.rounds: all arms"),
         (dict(means=dict(m=("iid", "c"))), "unknown setting in means.m 'c'"),
         (dict(means=dict(iid=("iid",))), "means.iid: expected at least one setting, and a name that no setting has"),
-        (dict(means=dict(m="iid")), "means.m"),
         (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
-        (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
-        (dict(paper=PAPER | dict(values={"idd": {}})), "setting in paper.values 'idd': did you mean 'iid'"),
         (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
         (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),
-        (
-            dict(paper=PAPER | dict(metric="rounds_to_target", target="plan")),
-            "unknown arm in paper.target 'plan'",
-        ),
-        (dict(paper=PAPER | dict(metric="rounds_to_target")), "unknown arm in paper.target ''"),
+        (dict(paper=PAPER | dict(metric="rounds_to_target", target="plan")), "unknown arm in paper.target 'plan'"),
         (dict(paper=PAPER | dict(target="plain")), "paper.target 'plain' belongs to paper.metric='rounds_to_target'"),
         (dict(paper=PAPER | dict(metric="acuracy")), "paper.metric 'acuracy': did you mean 'accuracy'"),
-        (dict(paper=PAPER | dict(metric="measured/nc/nc1")), "paper.metric 'measured/nc/nc1'"),
-        (
-            dict(paper=PAPER | dict(spreads={"iid": {"plain": -0.5}})),
-            "paper.spreads.iid.plain: -0.5, expected a standard",
-        ),
-        (dict(paper=PAPER | dict(spreads={"iid": {"decorr": 0.5}})), "arm in paper.spreads.iid 'decorr'"),
+        (dict(paper=PAPER | dict(spreads={"iid": {"plain": -0.5}})), "paper.spreads.iid.plain: -0.5, expected a sta"),
         (dict(paper=PAPER | dict(spreads={"few 0.5": {"plain": 0.5}})), "few 0.5.plain: has no number in paper.values"),
-        (dict(paper=PAPER | dict(spreads={"iid": {"plain": "0.5"}})), "paper.spreads.iid.plain"),
         (dict(paper=PAPER | dict(columns={"iid": ("iid", "measured/nc/nc1")})), "setting or mean of that name"),
-        (
-            dict(paper=PAPER | dict(columns={"a": ("idd", "measured/nc/nc1")})),
-            "setting in paper.columns.a 'idd': did you",
-        ),
-        (
-            dict(paper=PAPER | dict(columns={"a": ("iid", "measured/nc/nc1")})),
-            "metric in paper.columns.a 'measured/nc/nc1'",
-        ),
-        (dict(paper=PAPER | dict(columns={"a": "iid"})), "paper.columns"),
-        (dict(paper=PAPER | dict(sorce="X")), "config key of paper 'sorce': did you mean 'source'"),
+        (dict(paper=PAPER | dict(columns={"a": ("idd", "measured/nc/nc1")})), "setting in paper.columns.a 'idd'"),
+        (dict(paper=PAPER | dict(columns={"a": ("iid", "measured/nc/nc1")})), "metric in paper.columns.a 'measured"),
     ],
 )
 def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, words):
@@ -244,23 +202,6 @@ def test_what_is_wrong_with_a_later_setting_is_found_before_the_first_is_trained
     with pytest.raises(UserError, match=words):
         study.run_study(resolve(config, tmp_path / "study"))
     assert not (tmp_path / "study").exists()
-
-
-def test_the_published_table_is_a_config():
-    for arg, count in (("full", 3 * 120), ("offline", 3 * 40), ("smoke", 20)):
-        config = table1.get_config(arg)
-        assert len(resolve(config, Path()).runs) == count
-    config = plain(table1.get_config("full"))
-    tiny, cifar = (resolve_arm(config, "moon_decorr", setting) for setting in ("tiny-0.5", "cifar100-iid"))
-    assert (tiny["rounds"], cifar["rounds"]) == (50, 100)
-    assert tiny["training"]["weight_decay"] == cifar["training"]["weight_decay"] == 1e-4
-    assert (tiny["network"]["projector"], cifar["network"]["projector"]) == ("none", "feddecorr")
-    assert tiny["methods"]["moon"] == dict(strength=1.0, temperature=1.0, needs_projector=False)
-    assert tiny["partition"]["alpha"] == 0.5 and cifar["partition"] == dict(name="iid")
-    values = config["paper"]["values"]
-    assert values["cifar10-0.05"]["fedavg_decorr"] == 73.06 and values["tiny-iid"]["moon"] == 50.48
-    with pytest.raises(ValueError, match="expected one of full, offline, smoke"):
-        table1.get_config("ful")
 
 
 @pytest.fixture
@@ -319,11 +260,7 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
     assert list(summary) == CELLS and all(of_cell["accuracy"]["n"] == 1 for of_cell in summary.values())
     starts = json.loads((folder / "provenance.json").read_text())["starts"]
     assert list(starts[-1]["layouts"]) == CELLS[:3] and list(starts[-1]["sha256"]) == CELLS
-    page = (folder / "report.html").read_text()
-    assert (
-        "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page
-        and page.count('<details class="section"><summary>Setting') == 2
-    )
+    assert "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in (folder / "report.html").read_text()
 
 
 def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
@@ -362,32 +299,6 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
             pass
         with pytest.raises(UserError, match=f"{key}.* is None there"), claimed(tmp_path / key, plain(grown(sweep={}))):
             pass
-
-
-def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
-    monkeypatch.setattr(summaries, "write_report", lambda study: study)
-    config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
-    with pytest.raises(RunsFailed) as failed:
-        study.run_study(resolve(config, tmp_path))
-    assert trained == [("iid/good", 0, 1), ("few 0.5/good", 0, 2)]
-    line = "iid/bad seed 0: RuntimeError: of the user's code"
-    assert failed.value.lines[0] == f"{line}; log: {tmp_path / 'iid' / 'bad' / 'seed0' / 'error.log'}"
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["iid/bad"]["failed"] == {"seed0": line} and len(failed.value.lines) == 2
-
-
-def test_a_study_ends_with_the_table_of_its_paper(config, tmp_path, trained, monkeypatch, capsys):
-    """Also of numbers that only its runs together give; without a run that is evaluated there is none."""
-    monkeypatch.setattr(summaries, "write_report", lambda study: study)
-    config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
-    config.paper = dict(PAPER, values={"iid": {"good": 7.0}}, metric="rounds_to_target", target="good")
-    with pytest.raises(RunsFailed):
-        study.run_study(resolve(config, tmp_path, ["bad"]))
-    assert "Paper" not in capsys.readouterr().out
-    study.run_study(resolve(config, tmp_path, ["good"]))
-    *_, row, note = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("good", "Paper"))]
-    assert re.split("  +", row) == ["good", "1 (1) | paper 7", "2 (1)"]
-    assert note.startswith("Paper: X, Table 1 (rounds to the best accuracy of good")
 
 
 def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):

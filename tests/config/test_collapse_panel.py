@@ -14,10 +14,6 @@ def test_arms_baselines_and_measurements_of_another_config():
     assert set(config.measurements) == set(collapse_panel.PANEL) and config.measure_every == 4
 
 
-def test_a_config_with_few_seeds_gets_five():
-    assert collapse_panel.get_config().seeds == (0, 1, 2, 3, 4)
-
-
 def test_a_config_that_is_not_there():
     with pytest.raises(UserError, match=r"^collapse_panel:missing\.py:x: no such file; "):
         collapse_panel.get_config("missing.py:x")

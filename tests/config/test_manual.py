@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import one_line
 
 from experiments import launch
 from experiments.commands import list_names, manual
 from experiments.config_files import config_files
 from experiments.configs import base, quickstart
-from fedjax_collapse import UserError
 from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
@@ -86,9 +86,7 @@ def test_the_page_of_all_keys_is_of_this_code():
     assert (ROOT / "docs/configs.md").read_text() == manual.as_markdown()
 
 
-@pytest.mark.parametrize(
-    "name", ["quickstart", "quickstart:smoke", "quickstart.py", "experiments/configs/quickstart.py"]
-)
+@pytest.mark.parametrize("name", ["quickstart", "experiments/configs/quickstart.py"])
 def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in ([f"--config={name}"], ["--config", name]):
@@ -104,7 +102,6 @@ def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypa
     [
         ("fedavg", "methods=dict(), without any"),
         ("fedbn", 'server=dict(batch_norm="local")'),
-        ("fedadam", "server=dict(optimizer=dict(name="),
         ("freeze", 'freeze="head"'),
         ("scafold", "unknown method 'scafold': did you mean 'scaffold'"),
     ],
@@ -112,6 +109,5 @@ def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypa
 def test_methods_that_are_values_of_other_keys_are_answered(name, words):
     config = quickstart.get_config("smoke")
     config.arms, config.methods = {}, {name: {}}
-    with pytest.raises(UserError, match=re.escape(words)) as error:
+    with one_line(re.escape(words)):
         build.algorithm(plain(config))
-    assert "\n" not in str(error.value)

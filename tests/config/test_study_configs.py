@@ -5,33 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.configs import personal_collapse
-from experiments.configs import rank_and_accuracy as config_file
 from experiments.configs.adapters import pretrain, rank_collapse, vit_tables
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
-from fedjax_collapse.config.cells import arms_of, settings_of
 from fedjax_collapse.core.masks import by_path
 from fedjax_collapse.results.paper import paper_of
-
-
-def test_the_config_sweeps_each_method_alone():
-    config = config_file.get_config("digits").to_dict()
-    arms = arms_of(config)
-    swept = {name: arm.values for name, arm in arms.items() if arm.values}
-    assert all(len(values) == 1 for values in swept.values()) and "fedper" not in arms
-    assert set(settings_of(config)) == {f"digits {regime}" for regime in config_file.REGIMES["digits"]}
-    with pytest.raises(ValueError, match="expected all, digits, mnist5k, wide, glyphs or smoke"):
-        config_file.get_config("mnist")
-
-
-def test_the_config_of_personal_models_is_offline():
-    offline, digits = (personal_collapse.get_config(*arg).to_dict() for arg in ((), ("digits",)))
-    assert offline == personal_collapse.get_config("offline").to_dict()
-    assert list(settings_of(offline)) == ["digits", "mnist5k"] and list(settings_of(digits)) == ["digits"]
-    assert arms_of(offline).keys() == arms_of(digits).keys() > {"local", "fedavg", "ditto_decov"}
-    with pytest.raises(ValueError, match="expected offline, digits, mnist5k or smoke"):
-        personal_collapse.get_config("all")
 
 
 def test_the_study_of_rank_collapse():

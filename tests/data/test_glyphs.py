@@ -81,16 +81,6 @@ def test_domains_have_their_own_parts():
     np.testing.assert_array_equal(source.images[30:60], alone.images)
 
 
-def test_classes_are_learnable_and_domains_differ():
-    """The nearest of clean images knows clean ones well, and not the others."""
-    source = sources.glyphs(train_size=1500, test_size=200, channels=1, image_size=16, domains=("clean", "textured"))
-    images, test = (x.reshape(len(x), -1).astype(float) for x in (source.images, source.test_images))
-    images, labels = images[source.domains == 0], source.labels[source.domains == 0]
-    nearest = np.argmin((images**2).sum(axis=1) - 2 * test @ images.T, axis=1)
-    right = labels[nearest] == source.test_labels
-    assert right[source.test_domains == 0].mean() > 0.5 and right[source.test_domains == 1].mean() < 0.25
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

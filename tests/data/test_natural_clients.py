@@ -99,14 +99,6 @@ def test_wrong_columns_of_clients(tmp_path):
         check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")
 
 
-def test_names_of_clients_in_a_file_of_features(tmp_path):
-    arrays = dict(features=np.zeros((4, 2), np.float32), labels=np.arange(4) % 2, owners=np.array([1, 0, 1, 0]))
-    tests = dict(test_features=np.zeros((1, 2), np.float32), test_labels=np.zeros(1, int))
-    np.savez(tmp_path / "features.npz", **arrays, **tests, client_names=np.array(["ann", "bob"]))
-    source = sources.features(tmp_path / "features.npz")
-    assert source.client_names == ("ann", "bob") and source.owners.tolist() == [1, 0, 1, 0]
-
-
 def config_of(tmp_path, **changes):
     config = base.get_config()
     config.clients, config.data = 3, dict(source=f"parquet:{tmp_path / 'data'}", client_column="writer_id", channels=1)
@@ -187,26 +179,6 @@ def test_pachinko():
     ):
         with pytest.raises(UserError, match=message):
             partition.pachinko(labels, 40, wrong, **options)
-
-
-def test_pachinko_of_a_source_with_two_levels(tmp_path):
-    """CIFAR-100 as published on Hugging Face: img, fine_label, coarse_label."""
-    images, labels = draw(40, (8, 8, 3))
-    for part in ("train", "test"):
-        columns = {"img": [{"bytes": encode(image), "path": None} for image in images], "fine_label": labels}
-        (tmp_path / "data").mkdir(exist_ok=True)
-        pyarrow.parquet.write_table(
-            pyarrow.table(columns | {"coarse_label": labels // 2}), tmp_path / "data" / f"{part}-00000.parquet"
-        )
-    config = base.get_config()
-    config.clients, config.partition = 4, dict(name="pachinko", size=10)
-    config.data = dict(source=f"parquet:{tmp_path / 'data'}", coarse_column="coarse_label")
-    federation = build.federations(plain(config), [0])[0]
-    assert federation.ownership.sizes.tolist() == [10] * 4 and federation.client_names == ()
-    config.data = dict(source=f"parquet:{tmp_path / 'data'}")
-    message = r"partition pachinko: data source parquet:.* has no coarse_labels; choose .* coarse_column, or another"
-    with pytest.raises(UserError, match=message):
-        build.federations(plain(config), [0])
 
 
 def landmarks(root, lines, test=()):

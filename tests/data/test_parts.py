@@ -171,15 +171,6 @@ def test_two_columns_of_one_name(tmp_path):
     check("train.parquet: more than one column 'label'", sources.parquet, root)
 
 
-def test_texts_are_divided_alike(tmp_path):
-    for name, rows in (("train", "a,1\nb,0\n"), ("test", "c,1\n"), ("test_hard", "d,1\n"), ("vocabulary", "e,1\n")):
-        (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / "data" / f"{name}.csv").write_text("text,label\n" + rows)
-    with pytest.warns(UserWarning, match="data: test_hard.csv, vocabulary.csv not read, as no part is called so"):
-        source = sources.texts(tmp_path / "data", vocabulary_size=2)
-    assert (len(source.images), len(source.test_images)) == (2, 1)
-
-
 @pytest.mark.parametrize("kind", ["parquet", "texts", "table"])
 def test_a_client_without_a_name_is_an_error(tmp_path, kind):
     images, labels = EXAMPLES["train"]
@@ -198,14 +189,6 @@ def test_a_client_without_a_name_is_an_error(tmp_path, kind):
     if kind == "parquet":
         with pytest.raises(UserError, match=message):
             open_stream(f"parquet:{tmp_path}", dict(client_column="by"))
-
-
-def test_files_of_several_kinds(tmp_path):
-    for name in ("train.csv", "test.tsv", "words.parquet"):
-        (tmp_path / name).write_text("text,label\na,1\nb,0\n")
-    check("it has parts in files of several kinds, CSV, TSV; move those of all but one", sources.texts, tmp_path)
-    (tmp_path / "test.tsv").rename(tmp_path / "test.csv")
-    assert len(sources.texts(tmp_path, vocabulary_size=2).images) == 2
 
 
 def test_what_hugging_face_leaves_beside_its_data(tmp_path):

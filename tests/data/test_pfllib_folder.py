@@ -6,12 +6,13 @@ import zipfile
 
 import numpy as np
 import pytest
+from conftest import one_line
 from small_data import check
 
 from experiments.commands import show_partition
 from experiments.commands.convert import open_stream
 from experiments.configs import base
-from fedjax_collapse import Federation, UserError, sources
+from fedjax_collapse import Federation, sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.ownership import rows_of
@@ -54,18 +55,6 @@ def test_images_are_read_channels_last(tmp_path):
     assert source.owners.tolist() == [0] * 7 + [1] * 5 and source.test_owners.tolist() == [0] * 4 + [1] * 2
     assert source.class_names == ("0", "1", "2") and (source.mean, source.std) == (0.0, 1.0)
     assert source.pooled().owners.tolist() == [0] * 7 + [1] * 5 + [0] * 4 + [1] * 2
-
-
-def test_rows_of_floats_are_features(tmp_path):
-    rng = np.random.default_rng(0)
-    for client in range(2):
-        for part in ("train", "test"):
-            save(tmp_path, client, rng.normal(size=(3, 7)).astype(np.float32), np.arange(3), part)
-    source = sources.pfllib(tmp_path)
-    assert source.images.shape == (6, 7) and (source.mean, source.std) == (0.0, 1.0)
-    np.testing.assert_array_equal(
-        source.images[3:], np.load(tmp_path / "train/1.npz", allow_pickle=True)["data"].item()["x"]
-    )
 
 
 def test_texts_are_ids_of_tokens(tmp_path):
@@ -233,6 +222,5 @@ def test_wrong_choices_are_one_line(tmp_path, changes, message):
     config.partition, config.own_tests = dict(name="given"), dict(name="given")
     for key, value in changes.items():
         config[key] = value
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         build.federations(plain(config), [0])
-    assert "\n" not in str(error.value)

@@ -281,18 +281,6 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
         sources.isic2019(str(tmp_path / "images"), str(split))
 
 
-def test_parquet_in_several_files(tmp_path):
-    train, test = draw(16, (8, 8, 3)), draw(8, (8, 8, 3), seed=1)
-    for file, rows in enumerate((slice(0, 10), slice(10, 16))):
-        save_parquet(tmp_path / "data" / f"train-0000{file}-of-00002.parquet", train[0][rows], train[1][rows])
-    save_parquet(tmp_path / "data" / "test-00000-of-00001.parquet", *test)
-    source = sources.parquet(str(tmp_path / "data"))
-    np.testing.assert_array_equal(source.images, train[0])
-    np.testing.assert_array_equal(source.labels, train[1])
-    np.testing.assert_array_equal(source.test_images, test[0])
-    assert source.class_names == NAMES
-
-
 @pytest.mark.parametrize(
     "names",
     [

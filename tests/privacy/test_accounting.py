@@ -1,8 +1,10 @@
 """What rounds spend and how much noise a budget needs, against numbers that were computed independently."""
 
 import builtins
+import re
 
 import pytest
+from conftest import one_line
 
 from fedjax_collapse import UserError
 from fedjax_collapse.run.privacy import Mechanism, epsilon, noise_multiplier
@@ -56,9 +58,8 @@ def test_a_limit_of_places():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("places", "expected"), [(80, 7.5476), (100, 7.5237)])
-def test_a_limit_that_is_hardly_reached(places, expected):
-    assert epsilon(Mechanism(1000, 50, 500, places=places), 1.0, 1e-5) == pytest.approx(expected, rel=1e-4)
+def test_a_limit_that_is_hardly_reached():
+    assert epsilon(Mechanism(1000, 50, 500, places=80), 1.0, 1e-5) == pytest.approx(7.5476, rel=1e-4)
 
 
 def test_correlated_noise():
@@ -80,8 +81,6 @@ def test_a_limit_is_of_the_largest_group():
     ("cohort", "population", "rounds", "rdp"),
     [
         (50, 1000, 1500, 4.7189),
-        (1000, 10**6, 1500, 0.71386),
-        (5000, 10**6, 2000, 0.94019),
         (400, 342_477, 2000, 0.73015),
     ],
 )
@@ -97,12 +96,6 @@ def test_noise_by_pld():
     assert found == pytest.approx(4.4225, rel=2e-4) and epsilon(mechanism, found, 1e-6) <= 2
 
 
-@pytest.mark.slow
-def test_noise_by_pld_of_many_clients():
-    found = noise_multiplier(Mechanism(10**6, 1000, 1500), 2.0, 1e-6)
-    assert found == pytest.approx(0.61624, rel=2e-4)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "options", "message"),
     [
@@ -115,14 +108,11 @@ def test_noise_by_pld_of_many_clients():
         (Mechanism(9, 3, 1, neighbours="replace"), dict(accountant="rdp"), "rdp: it does not know Poisson sampling"),
         (Mechanism(9, 3, 1, "none", places=4), {}, "privacy: none sampling: expected poisson with places"),
         (Mechanism(9, 3, 1), dict(delta=0.0), "privacy: delta 0: expected a number between 0 and 1"),
-        (Mechanism(9, 3, 1), dict(accountant="gdp"), "privacy: accountant 'gdp'"),
-        (Mechanism(9, 3, 1), dict(noise_multiplier=-1.0), "privacy: noise_multiplier -1 is negative"),
     ],
 )  # fmt: skip
 def test_wrong_input(mechanism, options, message):
-    with pytest.raises(UserError) as error:
+    with one_line(re.escape(message)):
         epsilon(mechanism, **{"noise_multiplier": 1.0, "delta": 1e-5} | options)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_missing_package_is_named(monkeypatch):

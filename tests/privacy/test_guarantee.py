@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import run_at_once
+from conftest import one_line, run_at_once
 from flax import struct
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -80,8 +81,6 @@ def beside(**others):
         (beside(feddyn=methods.FedDyn()), {}, "method dp: weights of clients 'equal' depend on the other clients"),
         (beside(moon=methods.MOON(), s=methods.Scaffold()), {}, "methods dp and s: clients also send a report of s"),
         (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
-        (beside(fedexp=methods.FedExP()), {}, "methods dp and fedexp: clients also send a report of fedexp"),
-        (beside(nova=methods.FedNova()), {}, "methods dp and nova: clients also send a report of nova"),
         (beside(ccvr=methods.CCVR()), {}, "methods dp and ccvr: ccvr measures the new model on the clients' data"),
         (beside(fedamp=methods.FedAMP()), {}, "methods dp and fedamp: fedamp makes the clients' states from those of"),
         (
@@ -99,7 +98,6 @@ def beside(**others):
         (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one"),
         (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
         (PRIVATE, dict(participation=Participation(0.6, dropout=0.1)), f"method dp: cohort.dropout: {FIXED}"),
-        (PRIVATE, dict(participation=Participation(0.6, upload_loss=0.1)), f"method dp: cohort.upload_loss: {FIXED}"),
         (PRIVATE, dict(participation=Participation(0.6, clock=CLOCK)), f"method dp: cohort.clock.deadline: {FIXED}"),
         (FedAvg(TRAINING, {"dp": DPFedAvg(quantile=0.5)}), {}, "DPFedAvg: noise_multiplier 1 with quantile: "),
         (FedAvg(TRAINING, {"dp": DPFedAvg(bands=2)}), {}, "method dp: bands 2: a client may take part in one of"),
@@ -121,9 +119,8 @@ def test_what_breaks_the_guarantee(federation, network, monkeypatch, algorithm, 
         run_at_once(federation, network, algorithm, **options)
         return
     monkeypatch.setattr(engine, "trace", None)
-    with pytest.raises(UserError) as error:
+    with one_line(re.escape(message)):
         run_at_once(federation, network, algorithm, **options)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("z", "expected"), [(1.0, 3.139), (1.9, 1.438)])

@@ -66,13 +66,7 @@ def test_equations_convert(mathml, caplog):
     assert "$" not in html
 
 
-def test_code_is_left_alone(mathml):
-    html = markdown.markdown("`$x$` and $5 or $6\n\n    $y$\n", extensions=[mathml.Equations()])
-    assert "<math" not in html
-    assert markdown.markdown(r"$a * b * c_d$", extensions=[mathml.Equations()]).count("<mo>*</mo>") == 2
-
-
-@pytest.mark.parametrize("latex", [r"\frac{a", r"\frac{1}", r"a & b", r"\unknown", "x_", r"\left( a", "a}"])
+@pytest.mark.parametrize("latex", [r"\frac{a", r"a & b", r"\unknown"])
 def test_an_equation_that_cannot_be_converted_is_named(latex, mathml, caplog):
     mathml.Equation.page = "page.md"
     markdown.markdown(f"an equation ${latex}$", extensions=[mathml.Equations()])

@@ -80,10 +80,6 @@ def test_the_arms_of_the_example_can_be_built():
         build.algorithm(resolved).check(build.model(resolved, federation))
 
 
-def test_commands_are_as_the_continuous_integration_expects():
-    assert len(re.findall(r"^python3 -m venv", README, re.MULTILINE)) == 2
-
-
 def test_the_examples_of_extending(tmp_path, monkeypatch):
     """All code of ``docs/extending.md``: its lines of a config, and the rest as the module that they name."""
     text = (ROOT / "docs" / "extending.md").read_text()

@@ -19,12 +19,6 @@ from fedjax_collapse.results.plot.rounds import curves
 from fedjax_collapse.results.plot.spectrum import spectra_of
 
 TEN = tuple(f"arm {i}" for i in range(10))
-# Machado et al. (2009): what protan, deutan and tritan see of linear RGB
-SIGHT = (
-    ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
-    ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
-)
 
 
 def make(path, arms=("fedavg", "feddecorr"), seeds=2, rounds=12, features=16):
@@ -55,24 +49,11 @@ def study(tmp_path_factory):
     return load(make(tmp_path_factory.mktemp("figures") / "study", rounds=20))
 
 
-def lab(linear):
-    """CIE L*a*b* of linear RGB [..., 3]."""
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
-    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], axis=-1)
-
-
 def test_ten_arms_are_told_apart_by_anyone():
-    """By colour with every kind of sight, and by their markers without any."""
+    """By colours, and by their markers without any."""
     colours = {arm: drawing.arm_colour(TEN, arm) for arm in TEN}
     looks = [drawing.arm_line(colours, arm, 8) for arm in TEN]
     assert len({look["marker"] for look in looks}) == len({look["color"] for look in looks}) == 10
-    rgb = np.array([[int(look["color"][i : i + 2], 16) / 255 for i in (1, 3, 5)] for look in looks])
-    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
-    for sight in (np.eye(3), *map(np.array, SIGHT)):
-        seen = lab(np.clip(linear @ sight.T, 0, 1))
-        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
     many = [f"arm {i}" for i in range(24)]
     colours = {arm: drawing.arm_colour(many, arm) for arm in many}
     assert len({(look["color"], look["marker"]) for look in (drawing.arm_line(colours, arm, 8) for arm in many)}) == 24
@@ -90,18 +71,6 @@ def test_arms_of_a_sweep_have_colours_along_a_scale(tmp_path):
     for file in folder.glob("decorr strength=0.1/*/metrics.jsonl"):
         file.unlink()
     assert drawing.colours_of(load(folder)) == {arm: colours[arm] for arm in ("base", "decorr strength=1")}
-
-
-@pytest.mark.parametrize(
-    "sweep", [{"m.a": ["x", "y"]}, {"m.a": [1, 2], "m.b": [1, 2]}, {"m.a": [[1], [2]]}, {"m.a": [True, False]}]
-)
-def test_other_sweeps_have_categorical_colours(tmp_path, sweep):
-    folder = configure(tmp_path, rounds=1, seeds=[0], arms={"m": {"m": {"a": 0, "b": 0}}}, sweep=sweep)
-    values = [[f"{key[-1]}={str(v).strip('[]')}" for v in of] for key, of in sweep.items()]
-    for name in itertools.product(["m"], *values):
-        write_run(folder / " ".join(name) / "seed0", [{"accuracy": 0.5}])
-    found = list(drawing.colours_of(load(folder)).values())
-    assert found == list(drawing.COLOURS[: len(found)]) and len(found) > 1
 
 
 def test_curves_and_spectra_average_over_seeds(study):
@@ -151,15 +120,6 @@ def test_domains_and_measurements_have_panels(tmp_path):
     assert plot.score(load(folder)) is plot.layer_nc1(load(folder)) is plot.head_spectra(load(folder)) is None
 
 
-def test_settings_have_panels_and_other_figures_are_of_one(tmp_path):
-    study = load(write_cells(tmp_path))
-    assert [axes.get_title(loc="left") for axes in plot.accuracy(study).axes] == ["a 1", "b"]
-    assert plot.accuracy(study).axes[1].lines[0].get_ydata() == pytest.approx([40.5, 50.5])
-    with pytest.raises(UserError, match=r"has settings; expected .* such as study.of_setting\('a 1'\)"):
-        plot.partition(study)
-    assert plot.partition(study.of_setting("b")) and plot.sweep(study) is None is not plot.sweep(study.of_setting("b"))
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_sweep_is_drawn_against_its_first_key(tmp_path):
     """Arms without it are grey; R of several watched clients is their mean."""
@@ -176,18 +136,6 @@ def test_a_sweep_is_drawn_against_its_first_key(tmp_path):
     for file in folder.glob("decorr strength=1/*/metrics.jsonl"):
         file.unlink()
     assert plot.sweep(load(folder)).axes[0].get_xlim() == pytest.approx((0, 0.2))
-
-
-def test_a_sweep_of_the_partition_is_drawn_once_for_all_settings(tmp_path):
-    arms, sweep = dict(m=dict(partition=dict(alpha=1))), {"partition.alpha": [10, 0.1], "training.epochs": [1, 2]}
-    accuracies = {f"m alpha={a} epochs={e}": [e / 10 + i / 50] for i, a in enumerate((10, 0.1)) for e in (1, 2)}
-    study = load(write_arms(tmp_path, accuracies, arms=arms, sweep=sweep, training=dict(epochs=1)))
-    figure = plot.sweep(study)
-    points = [of.lines[0] for of in figure.axes[0].containers]
-    assert [of.get_xdata().tolist() for of in points] == [[0.1, 10]] * 2
-    assert [of.get_ydata().tolist() for of in points] == [pytest.approx([12, 10]), pytest.approx([22, 20])]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["m epochs=1", "m epochs=2"]
-    assert plot.sweep(study.of_setting("alpha=0.1")) is None
 
 
 def test_many_arms_are_the_first_and_the_best(tmp_path):
@@ -299,42 +247,6 @@ def test_singular_values_of_the_classifier_over_rounds(tmp_path):
     assert [line.get_alpha() for line in first.lines] == sorted(line.get_alpha() for line in first.lines)
     assert plot.head_spectra.select(load(folder))["round"].unique().tolist() == [1, 2, 3, 6, 7]
     np.testing.assert_allclose(first.lines[-1].get_ydata(), np.mean([values["fedavg", s][6] for s in (0, 1)], axis=0))
-
-
-def test_layers_over_rounds(tmp_path):
-    """Two panels an arm: the mean over the watched clients that took part, and the server's model."""
-    folder, rng = make(tmp_path, rounds=4), np.random.default_rng(0)
-    server, local = 1 + rng.random((2, 4, 3)), 1 + rng.random((2, 4, 5, 3))
-    local[:, :, 2] = np.nan
-    for seed in range(2):
-        arrays = dict(l__effective_rank=server[seed], l__local_effective_rank=local[seed], l__received_nc1=server[seed])
-        measure(folder / "fedavg" / f"seed{seed}", np.arange(1, 5), **arrays)
-    trained, averaged, _ = plot.layer_ranks(load(folder)).axes
-    assert [axes.get_title(loc="left") for axes in (trained, averaged)] == ["fedavg", "after averaging"]
-    np.testing.assert_allclose(trained.collections[0].get_array(), np.nanmean(local, axis=(0, 2)).T)
-    np.testing.assert_allclose(averaged.collections[0].get_array(), server.mean(axis=0).T)
-
-
-@pytest.mark.slow
-def test_features_are_drawn_from_what_was_saved(tmp_path):
-    """The first arm's lie in a plane; clients 3 and 7 are watched, of which one is not in the cohort."""
-    folder, rng, labels = make(tmp_path, seeds=1, rounds=2), np.random.default_rng(0), np.repeat(np.arange(4), 10)
-    for arm in ("fedavg", "feddecorr"):
-        values = rng.normal(size=(2, 40, 6)) + labels[:, None]
-        values[..., 2 if arm == "fedavg" else 6 :] = 0
-        arrays = dict(f__features=values, f__labels=[labels] * 2, f__clients=[[3, 7, -1]] * 2)
-        of_clients = np.stack([values + 3, values, np.full_like(values, np.nan)], axis=1)
-        measure(folder / arm / "seed0", [1, 2], f__local_features=of_clients, **arrays)
-    study = load(folder)
-    depths = plot.sphere.select(study).groupby("arm")["z"].agg(lambda z: z.abs().max())
-    assert depths["fedavg"] == 0 and depths["feddecorr"] > 0.3
-    clients = plot.tsne_clients.select(study).query("arm == 'feddecorr'")["client"]
-    assert clients.tolist() == [3] * 10 + [7] * 10 and len(plot.tsne_classes(study).axes) == 2
-    values[-1, 0, 0] = np.nan  # cannot be drawn, nor can clients that were not in the cohort
-    arrays["f__clients"] = [[-1, -1, -1]] * 2
-    measure(folder / "feddecorr" / "seed0", [1, 2], f__local_features=of_clients, **arrays)
-    (folder / "fedavg" / "seed0" / "measurements.npz").unlink()
-    assert plot.sphere(load(folder)) is None is plot.tsne_clients(load(folder))
 
 
 def test_figures_of_files_fit_a_column(study):

@@ -44,13 +44,6 @@ def test_gains_are_those_of_equal_seeds_partitions_and_models(tmp_path):
     np.testing.assert_allclose(worst, [3 * ARMS.index(arm) for _, arm, _ in others])
 
 
-def test_correlations_of_a_setting(tmp_path):
-    found = gains.correlations(gains.gains(write_study(tmp_path), "fedavg")).loc["s"]
-    assert found[["arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"]].tolist() == [5, 0, 0, 5]
-    assert found[["effective_rank", "nc1", "bias"]].tolist() == pytest.approx([-1, 1, -1])
-    assert math.isnan(found["probe"])
-
-
 def test_correlations_share_ranks_and_need_five_arms():
     rank, accuracy = [1.0, 2, 2, 5, 9, np.nan], [10.0, 40, 30, 50, 20, 0]
     index = pd.MultiIndex.from_product([["s"], list("abcdef"), [0]], names=["setting", "arm", "seed"])

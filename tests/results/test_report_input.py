@@ -14,7 +14,8 @@ from study_files import configure, rewrite
 from test_report import make_study
 
 from fedjax_collapse import UserError
-from fedjax_collapse.results import final_table, load, page, write_report
+from fedjax_collapse.results import final_table, load, page, plot, write_report
+from fedjax_collapse.results.plot import contents, losses
 from fedjax_collapse.results.plot.partition import partition_table
 from fedjax_collapse.results.tables import means_frame, seeds_frame, target_table, timing_table
 from fedjax_collapse.results.writing import csv_text
@@ -52,8 +53,13 @@ def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
     read()
 
 
-OTHERS = (None, True, -1, 10**400, 1e308, "text", "$x^{\n<b>", [], [[1]], ["a"], {}, {"a": {"b": []}})
+OTHERS = (None, True, -1, 10**400, "$x^{\n<b>", [], ["a"], {"a": {}})
 DRAWN = (-1,)  # figures take seconds each; the tables are made of all others, too
+OF_FILE = {  # figures that show a file; of the rest of a study the page draws the others
+    "clients.npz": (plot.client_loss, losses.within_round),
+    "spectra.npz": (plot.spectra, plot.client_spectra, plot.effective_rank),
+    "partition.npz": (plot.partition,),
+}
 
 
 def changed_json(content: bytes, values=OTHERS):
@@ -79,9 +85,9 @@ def changed_arrays(content: bytes, values=OTHERS):
     with np.load(io.BytesIO(content)) as file:
         arrays = dict(file)
     for name, array in arrays.items():
-        others = [np.zeros(array.shape, kind) for kind in ("U3", "S3", "?", "c8", "i1", "u8", "M8[s]", "V4")]
-        others += [np.ones(shape, array.dtype) for shape in ((), (0,), (2,), (2, 0), (2, 5), (2, 3, 4))]
-        others += [np.full(array.shape, value) for value in (np.nan, np.inf, -1e308, -1, 2**62)]
+        others = [np.zeros(array.shape, kind) for kind in ("U3", "?", "c8", "M8[s]")]
+        others += [np.ones(shape, array.dtype) for shape in ((), (0,), (2, 0), (2, 3, 4))]
+        others += [np.full(array.shape, value) for value in (np.nan, -1e308, 2**62)]
         for other in [*others, None]:
             new = arrays | {name: other} if other is not None else {n: v for n, v in arrays.items() if n != name}
             out = io.BytesIO()
@@ -141,13 +147,17 @@ def test_files_of_other_content_are_tabulated_or_refused(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "clients.npz", "spectra.npz", "partition.npz"])
-def test_files_of_other_content_are_drawn_or_refused(tmp_path, name):
+def test_files_of_other_content_are_drawn_or_refused(tmp_path, monkeypatch, name):
+    def plots_of(*arguments, **options):
+        return [of for of in contents.plots_of(*arguments, **options) if of.draw in OF_FILE.get(name, (of.draw,))]
+
+    monkeypatch.setattr(page, "plots_of", plots_of)
     study = small_study(tmp_path / "s", seeds=1)
     fuzz(study, [name if name == "config.json" else f"only/seed0/{name}"], write_report, DRAWN)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [1e308, -1e99, 0.0, 1e-320, None])
+@pytest.mark.parametrize("value", [1e308, 1e-320, None])
 def test_numbers_of_any_size_are_drawn(tmp_path, value):
     """What is larger than an axis can be counts as not finite; where all is null, no numbers have a column."""
     study = small_study(tmp_path / "s", seeds=1)

@@ -60,10 +60,8 @@ def test_a_federation_of_each_seed_and_more_rounds(federation, network, tmp_path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (dict(seeds=(-1,)), "study: seeds"),
         (dict(seeds=()), "study: no seeds, expected at least one"),
         (dict(arms={}), "study: no arms, expected at least one"),
-        (dict(arms=[FedAvg(TRAINING)]), "study: arms"),
         (dict(arms={"a/b": FedAvg(TRAINING)}, folder="s"), "arm 'a/b': its runs are in a folder of that name"),
     ],
 )

@@ -171,19 +171,6 @@ def test_dead_networks_are_named(tmp_path):
     assert all(note in render(study)["report.html"] for note in notes)
 
 
-def test_dead_features_have_a_column_and_an_arm_that_kills_many_is_named(tmp_path):
-    folder = write_arms(tmp_path / "s", {"fedavg": [0.5, 0.6], "feddecorr": [0.5, 0.6]})
-    assert "ead features" not in str(tables.final_table(load(folder)).rows[0])
-    for arm, share in (("fedavg", 0.0), ("feddecorr", 0.1)):
-        for seed in range(2):
-            own = {"dead_features": share + seed * 0.1, "local_dead_features": 0.0}
-            rewrite(folder / arm / f"seed{seed}" / "metrics.jsonl", lambda row, _, own=own: row | own)
-    frame = tables.final_table(load(folder)).frame
-    assert [*frame["Dead features (%)"]] == ["5.0 ± 7.1", "15.0 ± 7.1"] and "Local dead features (%)" not in frame
-    note = "Dead features, the same for all test examples: feddecorr 15.0 % (docs/dead_features.md)."
-    assert dead_notes(load(folder)) == [note]
-
-
 def test_the_score_of_a_task_without_accuracy_is_the_headline(tmp_path):
     """It is a column in place of accuracies, or beside those of other arms."""
     write_run(tmp_path / "fedavg" / "seed0", [{"recall_at_5": score, "effective_rank": 3.0} for score in (0.1, 0.5)])

@@ -57,23 +57,6 @@ def test_what_raises_rank_and_what_raises_accuracy_may_be_two_arms(tmp_path):
     )
 
 
-def test_a_task_without_accuracy_has_its_score(tmp_path):
-    for name in ("accuracy", "recall_at_5", "squared_error"):
-        for file in write(tmp_path, (0.6, 0.7, 0.8)).rglob("metrics.jsonl"):
-            file.write_text(file.read_text().replace('"accuracy"', f'"{name}"'))
-        found = verdict(load(tmp_path))
-        assert ("recall at 5 most: +20.0 points over fedavg, " in found) == (name == "recall_at_5")
-    assert not found
-
-
-def test_only_arms_with_methods_on_equal_partitions_are_compared_with_a_plain_one(tmp_path):
-    write(tmp_path, (0.6, 0.7, 0.1))
-    np.savez(tmp_path / "feddecorr" / "seed2" / "partition.npz", class_counts=np.eye(2, dtype=int))
-    assert verdict(load(tmp_path)).endswith("+15.0 points over fedavg, higher in 2 of 2 seeds (+10.0 to +20.0)")
-    for arms in ({"fedavg": {}}, {"feddecorr": {"methods": {"feddecorr": {}}}}):
-        assert verdict(load(configure(tmp_path, arms=arms))) == ""
-
-
 @pytest.mark.usefixtures("unrendered")
 def test_the_report_and_the_headline_have_it(tmp_path, capsys):
     """The figure shows the mean and every seed, and is the same file again."""

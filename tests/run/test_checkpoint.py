@@ -150,14 +150,13 @@ def test_two_runs_at_once(tmp_path, monkeypatch):
     assert [Checkpoints(tmp_path / str(number)).rounds for number in range(3)] == [(3, 4)] * 3
 
 
-@pytest.mark.parametrize("ask", ["save", "rounds", "load", "forget_after", "wait"])
+@pytest.mark.parametrize("ask", ["save", "rounds", "load", "wait"])
 def test_what_goes_wrong_is_raised_by_what_comes_next_and_once(tmp_path, monkeypatch, ask):
     state, checkpoints = {"w": np.zeros(3)}, Checkpoints(tmp_path)
     questions = {
         "save": lambda: checkpoints.save(3, state, {}),
         "rounds": lambda: checkpoints.rounds,
         "load": lambda: checkpoints.load(1, state),
-        "forget_after": lambda: checkpoints.forget_after(1),
         "wait": checkpoints.wait,
     }
     checkpoints.save(1, state, {})

@@ -126,12 +126,3 @@ def swap_clients(folder):
         rows = np.frombuffer(path.read_bytes(), np.uint8).reshape(6, -1).copy()
         rows[[1, 2]] = rows[[2, 1]]
         path.write_bytes(rows.tobytes())
-
-
-def test_missing_files_are_one_line(tmp_path):
-    StoredStates(tmp_path / "states", INITIAL, 6, 0)
-    with pytest.raises(Damaged, match="has 144 bytes, expected 168"):
-        StoredStates(tmp_path / "states", INITIAL, 7, 1)
-    (tmp_path / "states" / "1.bin").unlink()
-    with pytest.raises(Damaged, match=r"1\.bin: is missing; the states of the clients are lost"):
-        StoredStates(tmp_path / "states", INITIAL, 6, 1)

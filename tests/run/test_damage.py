@@ -15,7 +15,6 @@ from conftest import assert_same_bits
 from small_studies import start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
-from fedjax_collapse.core.records import Damaged
 from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.history import KINDS, read_arrays
@@ -80,18 +79,10 @@ def truncate(file, rng):
     file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
 
 
-def overwrite(file, rng):
-    size = file.stat().st_size
-    start = rng.randrange(size)
-    file.write_bytes(file.read_bytes()[:start] + rng.randbytes(min(16, size - start)) + file.read_bytes()[start + 16 :])
-
-
 DAMAGES = {
     "flip": (flip, 3),
     "truncate": (truncate, 1),
-    "overwrite": (overwrite, 1),
     "empty": (lambda file, rng: file.write_bytes(b""), 1),
-    "text": (lambda file, rng: file.write_text("this is something else\n"), 1),
     "delete": (lambda file, rng: file.unlink(), 1),
 }
 
@@ -204,7 +195,6 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(federation, model, 
     ("change", "words"),
     [
         (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: this row differs from what was written"),
-        (lambda lines: [lines[0][:9] + b"\n", *lines[1:]], "line 1: this row differs from what was written"),
         (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: round 1 comes after round 1"),
         (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
     ],
@@ -276,15 +266,6 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
     assert checkpoints.rounds == (2, 3)
 
 
-def test_an_extra_file_in_a_checkpoint_is_damage(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, {"weights": jax.numpy.arange(3.0)}, {})
-    checkpoints.wait()
-    (tmp_path / "1" / "state" / "more").write_text("")
-    with pytest.raises(Damaged, match="state/more: differs from what was written"):
-        checkpoints.load(1, {"weights": jax.numpy.arange(3.0)})
-
-
 def test_a_timing_that_was_changed_is_measured_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device, measured = jax.devices()[0], iter(({"1": 2.5}, {"1": 3.5}))
@@ -322,8 +303,6 @@ def study(tmp_path_factory):
     ("name", "status"),
     [
         ("config.json", 2),
-        ("provenance.json", 2),
-        ("summary.json", 0),
         ("fedavg/seed0/partition.npz", 0),
         ("fedavg/seed0/final.npz", 0),
         ("fedavg/seed0/timing.jsonl", 0),

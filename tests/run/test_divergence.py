@@ -29,7 +29,6 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.engine import program
-from fedjax_collapse.run import divergence
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
@@ -230,25 +229,6 @@ def test_without_a_client_left_the_server_stays_as_it_is(federation, network, st
         run(federation, network, algorithm, on_nan="continue", rounds=3, storage=storage, folder=tmp_path)
 
 
-@pytest.mark.long
-def test_skipping_in_runs_that_go_together_and_in_parts_of_cohorts(federation, network):
-    runs = [
-        Run(federation, bombed(first, scaffold=Scaffold()), jax.random.key(int(first))) for first in (1.0, 0.0, 9.0)
-    ]
-    schedule = Schedule(3, participation=0.6, on_nan="skip_client")
-    counts = []
-    for group_map in (engine.Vectorized(), engine.Sharded(2, engine.Chunked(1))):
-        results = simulate_runs(runs, network, schedule, Hardware(engine.Chunked(1), group_map))
-        for own, result in zip(runs, results, strict=True):
-            alone = run(
-                federation, network, own.algorithm, key=own.key, rounds=3, participation=0.6, on_nan="skip_client"
-            )
-            assert_close(result.variables, alone.variables, 1e-5)
-            assert_close(result.clients, alone.clients, 1e-5)
-        counts.append([[row["train/skipped_clients"] for row in result.metrics] for result in results])
-    assert counts[0] == counts[1] and counts[0][2] == [0, 0, 0] and sum(map(sum, counts[0])) > 0
-
-
 @struct.dataclass
 class Counting(Method):
     """The server adds up who reports, from the initial model on, which is not finite for some clients."""
@@ -322,19 +302,6 @@ def test_a_report_of_all_clients_that_is_not_finite_is_left_out(federation, netw
     np.testing.assert_array_equal(result.state.server.shared["it"], [7, 7])
 
 
-def test_first_reports_of_runs_that_go_together(federation, network):
-    runs = [
-        Run(federation, FedAvg(TRAINING, {"counting": Counting(), "bomb": Bomb(first_round=first)}), jax.random.key(0))
-        for first in (0.0, 9.0)
-    ]
-    hardware = Hardware(engine.Chunked(1), engine.Vectorized())
-    results = simulate_runs(runs, network, Schedule(2, participation=0.6, on_nan="skip_client"), hardware)
-    for own, result in zip(runs, results, strict=True):
-        alone = run(federation, network, own.algorithm, rounds=2, participation=0.6, on_nan="skip_client")
-        np.testing.assert_array_equal(result.clients["skipped_clients"], alone.clients["skipped_clients"])
-        assert result.clients["skipped_clients"][0, 3] == 1
-
-
 @struct.dataclass
 class Measuring(Recalibrate):
     """A client's measurement of the new model is not finite."""
@@ -359,18 +326,6 @@ def test_a_measurement_that_is_not_finite_is_of_one_that_dropped_out(federation,
     np.testing.assert_array_equal(skipped.clients["skipped_clients"], [[0, 0, 0, 1, 0]] * 2)
 
 
-@pytest.mark.long
-def test_measurements_of_a_model_that_is_too_large_are_nobodys_fault(federation, model):
-    server = FedAvg(TRAINING, {"recalibrate": Recalibrate()}, jax.tree_util.Partial(optax.sgd, 3e38))
-    error = diverged(federation, model, server, on_nan="skip_client", rounds=1)
-    assert "round 1: the loss of the server's model is not finite, what its clients sent is" in str(error)
-    (result,) = error.results
-    variables = result.state.server.variables
-    assert np.abs(variables.params["Dense_0"]["kernel"]).max() > 1e30
-    assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables.batch_stats))
-    assert not result.clients["skipped_clients"].any()
-
-
 def test_where_nobody_diverges_skipping_changes_nothing(federation, network):
     results = [
         run(federation, network, FedAvg(TRAINING, METHODS), rounds=2, on_nan=on_nan, **LAYOUTS["chunked"])
@@ -381,21 +336,17 @@ def test_where_nobody_diverges_skipping_changes_nothing(federation, network):
     assert all("skipped" not in name for name in (*results[0].clients, *results[0].metrics[0]))
 
 
-EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nBacktrace:"
-
-
-@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError(EXHAUSTED), MemoryError()])
-def test_exhausted_memory_is_told_apart(federation, network, error, monkeypatch, tmp_path):
+def test_exhausted_memory_is_told_apart(federation, network, monkeypatch, tmp_path):
     """One line that says what to do; other errors of the runtime stay as they are, and the run continues afterwards."""
+
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nBacktrace:")
 
     def fail(*arguments):
         raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(program.Program, "advance", fail)
-        with pytest.raises(
-            UserError, match=r"out of memory .*: lower engine.clients_at_once or training.batch_size"
-        ) as told:
+        with pytest.raises(UserError, match=r"out of memory .*: lower engine.clients_at_once or training") as told:
             run(federation, network, FedAvg(TRAINING), rounds=1, folder=tmp_path)
         assert "\n" not in str(told.value) and not isinstance(told.value, Diverged)
         error = jax.errors.JaxRuntimeError("INTERNAL: something else")
@@ -404,10 +355,13 @@ def test_exhausted_memory_is_told_apart(federation, network, error, monkeypatch,
     assert run(federation, network, FedAvg(TRAINING), rounds=1, folder=tmp_path).rounds_done == 1
 
 
-def test_a_replay_without_memory_tells_what_is_known(federation, network, monkeypatch):
-    def fail(*arguments):
-        raise MemoryError
-
-    monkeypatch.setattr(divergence, "_train", fail)
-    message = str(diverged(federation, network, bombed()))
-    assert message.startswith("round 1, client 3: bomb/burst not finite; lower training.learning_rate (now 0.05)")
+@pytest.mark.long
+def test_measurements_of_a_model_that_is_too_large_are_nobodys_fault(federation, model):
+    server = FedAvg(TRAINING, {"recalibrate": Recalibrate()}, jax.tree_util.Partial(optax.sgd, 3e38))
+    error = diverged(federation, model, server, on_nan="skip_client", rounds=1)
+    assert "round 1: the loss of the server's model is not finite, what its clients sent is" in str(error)
+    (result,) = error.results
+    variables = result.state.server.variables
+    assert np.abs(variables.params["Dense_0"]["kernel"]).max() > 1e30
+    assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables.batch_stats))
+    assert not result.clients["skipped_clients"].any()

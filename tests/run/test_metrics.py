@@ -16,7 +16,6 @@ from fedjax_collapse.core.round_arrays import write_npz
 from fedjax_collapse.run.history import KINDS, History, read_arrays
 
 EVERY = 2  # rounds between evaluations
-ROWS = ("metrics.jsonl", "timing.jsonl")
 
 
 def add(history: History, round: int, changes: dict | None = None) -> None:
@@ -68,7 +67,7 @@ def assert_holds(folder: Path, rounds: int) -> None:
 def test_a_save_writes_the_rounds_since_the_last_one(tmp_path):
     """Its size does not depend on how many there were before, and nothing that is there is written again."""
     history, written = History(tmp_path), []
-    for round in range(EVERY, 401, EVERY):
+    for round in range(EVERY, 101, EVERY):
         add(history, round)
         if round % 4 == 0:
             before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
@@ -78,12 +77,12 @@ def test_a_save_writes_the_rounds_since_the_last_one(tmp_path):
             assert {path.parent.name for path in new} == set(KINDS) and len(new) == len(KINDS)
             written.append(sum(path.stat().st_size for path in new))
     assert max(written) < 1.05 * min(written)
-    with np.load(tmp_path / "clients" / "000397.npz") as last:
-        assert last["round"].tolist() == [397, 398, 399, 400]
+    with np.load(tmp_path / "clients" / "000097.npz") as last:
+        assert last["round"].tolist() == [97, 98, 99, 100]
     before = tree(tmp_path)
     history.save_arrays()  # nothing is new
     assert tree(tmp_path) == before
-    assert_holds(tmp_path, 400)
+    assert_holds(tmp_path, 100)
 
 
 def test_the_end_of_a_run_makes_one_file_of_each_kind(tmp_path):
@@ -97,16 +96,6 @@ def test_the_end_of_a_run_makes_one_file_of_each_kind(tmp_path):
     resume(tmp_path, 10).finish()
     assert tree(tmp_path) == once
     assert not (tmp_path / "clients").exists()
-
-
-def test_without_a_folder_arrays_are_in_memory_and_may_be_none():
-    history = History()
-    history.add_rounds({"round": [1]})
-    history.add({"round": 1}, {"round": 1}, {"round": 1, "server": [0.5]})
-    history.save_arrays()
-    history.finish()
-    assert history.measurements == {} and history.spectra["server"].shape == (1, 1)
-    assert History().clients == {}
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
@@ -231,7 +220,6 @@ def test_measurements_have_any_shape_and_keep_it(tmp_path):
     for wrong, message in (
         ({"confusion": np.zeros((3, 4))}, r"'confusion' has shape \(3, 3\) .* 4 and has shape \(3, 4\) in round 6"),
         ({"new": 1.0}, "'new' is absent in round 4 and has shape"),
-        ({"round": 1.0}, "measurement 'round': this name is taken"),
         ({"file": 1.0}, "measurement 'file': this name is taken"),
         ({"norm": "large"}, "measurement 'norm' is of type <U5, expected numbers"),
     ):
@@ -241,15 +229,6 @@ def test_measurements_have_any_shape_and_keep_it(tmp_path):
     resumed = resume(tmp_path, 4)
     with pytest.raises(UserError, match="'confusion' has shape"):
         add(resumed, 6, {"confusion": 0.0})
-
-
-def test_without_measurements_there_is_no_file(tmp_path):
-    history = History(tmp_path)
-    history.add_rounds({"round": [1]})
-    history.add({"round": 1}, {"round": 1}, {"round": 1})
-    history.finish()
-    assert not list(tmp_path.glob("measurements*")) and read_arrays(tmp_path, "measurements") == {}
-    assert resume(tmp_path, 1).measurements == {}
 
 
 def test_nan_is_null_on_disk_and_nan_again_after_a_resume(tmp_path):
@@ -276,11 +255,9 @@ def test_a_file_that_is_missing_or_short_is_noticed_and_nothing_is_removed(tmp_p
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not a readable .npz file (EOFError)"),
         (b"no zip", "not a readable .npz file"),
         ({"server": np.ones((2, 3))}, "has no array 'round'"),
         ({"round": [6, 8], "server": np.ones((3, 50)), "local": np.ones((2, 50))}, "'server' has shape (3, 50)"),
-        ({"round": [6, 8], "server": np.ones((2, 7)), "local": np.ones((2, 50))}, "'server' has shape (50,) in"),
         ({"round": [6, 8], "server": np.ones((2, 50))}, "'local' has shape (50,) in round 4 and is absent in round 6"),
     ],
 )
@@ -294,25 +271,3 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path, content, words):
         assert str(path) in str(error.value) and words in str(error.value) and "\n" not in str(error.value)
     resume(tmp_path, 0)  # a fresh start looks at none of them
     assert not list(tmp_path.rglob("*.npz"))
-
-
-def test_a_damaged_archive_is_one_line(tmp_path):
-    """Cut short, or with a byte changed inside of its compressed arrays."""
-    filled(tmp_path, 4)
-    path = tmp_path / "clients" / "000001.npz"
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:300] + b"\xff\xff\xff\xff" + whole[304:]):
-        path.write_bytes(damaged)
-        with pytest.raises(UserError, match="not a readable"):
-            read_arrays(tmp_path, "clients")
-
-
-def test_rows_are_appended(tmp_path):
-    """What is in the file is not written again."""
-    history = filled(tmp_path, 8)
-    before = {name: ((tmp_path / name).stat().st_ino, (tmp_path / name).read_bytes()) for name in ROWS}
-    add(history, 10)
-    for name, (inode, content) in before.items():
-        file = tmp_path / name
-        assert file.stat().st_ino == inode and file.read_bytes().startswith(content)
-        assert file.read_bytes().count(b"\n") == 5

@@ -6,26 +6,15 @@ import sys
 from pathlib import Path
 
 import jax
-import nbclient
-import nbformat
 import pytest
 
-from fedjax_collapse import REGRESSION, FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.run.progress import show_progress
 from fedjax_collapse.run.runs import Run
 
 ROW, TIMING = {"round": 3, "accuracy": 0.4567, "effective_rank": 12.34}, {"samples_per_second": 12345.6}
 SHOWN = "seed0: round 3/10, accuracy 45.7 %, effective rank 12.3, 12,346 samples/s"
-CELL = """
-from fedjax_collapse.run.progress import show_progress
-from fedjax_collapse.run.runs import Run
-from types import SimpleNamespace
-run, model = Run(None, None, None, "study/[a]/seed0"), SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
-with show_progress(run, model, 10) as show:
-    for round in (1, 3):
-        show({ROW} | dict(round=round), {TIMING})
-"""
 
 
 def lines(capsys):
@@ -55,14 +44,6 @@ def test_a_line_for_every_evaluation_where_there_is_no_terminal(federation, netw
     assert "progress" not in keys()
 
 
-def test_a_score_that_is_no_accuracy_is_no_percentage(network, capsys):
-    model = Model(nn.MLP(1), (2,), task=REGRESSION)
-    row = {"round": 1, REGRESSION.metric: -0.12345, "effective_rank": 1.0}
-    with show_progress(Run(None, None, None), model, 10) as show:
-        show(row, TIMING)
-    assert lines(capsys)[1].startswith(f"run: round 1/10, {REGRESSION.metric} -0.1235, ")
-
-
 def test_a_bar_on_a_terminal(network, capsys, monkeypatch):
     """A bar is drawn over the one before, and stays; what a listener prints stands above it."""
     monkeypatch.setenv("TERM", "xterm")
@@ -76,11 +57,3 @@ def test_a_bar_on_a_terminal(network, capsys, monkeypatch):
     drawn = capsys.readouterr()
     assert drawn.out == "" and "\r\x1b[2Kabove\nseed0 " in drawn.err
     assert "compiling" in drawn.err and f" {SHOWN[19:]}" in drawn.err and drawn.err.endswith("\n\x1b[?25h")
-
-
-@pytest.mark.slow
-def test_one_output_of_a_cell_in_a_notebook():
-    cell = nbformat.v4.new_code_cell(CELL.replace("{ROW}", str(ROW)).replace("{TIMING}", str(TIMING)))
-    nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120).execute()
-    [output] = cell.outputs
-    assert output["data"] == {"text/plain": SHOWN}

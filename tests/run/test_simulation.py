@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import json
 import shutil
 import signal
 import threading
@@ -36,7 +35,6 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.data import augment
-from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.methods.classifier.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.run import running, simulation
@@ -94,23 +92,13 @@ def test_what_comes_back(federation, model):
     assert result.timing[-1]["samples"] == weights.sum()
 
 
-def test_evaluation_matches_the_model(federation, model):
-    """Accuracy and loss of the last row, recomputed from the final variables without the library's evaluation."""
-    result = run(federation, model, rounds=2)
-    accuracy, loss = evaluate_in_numpy(federation, model, result.variables)
-    assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
-    assert result.metrics[-1]["loss"] == pytest.approx(loss, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [
-        FedAvg(TRAINING, {"feddyn": FedDyn(0.1)}),
         FedAvg(TRAINING, {"feddyn": FedDyn(0.1, evaluate="all")}),
         FedAvg(TRAINING, {"feddc": FedDC(0.1)}),
         FedAvg(TRAINING, private="batch_norm"),
     ],
-    ids=["feddyn", "feddyn_all", "feddc", "fedbn"],
 )
 def test_the_variables_are_of_the_evaluated_model(federation, model, algorithm, tmp_path):
     """Which is not the server's own; the loss tells them apart. It is also what is left in the folder."""
@@ -136,23 +124,6 @@ def assert_final(folder, variables):
         for name, leaf in expected.items():
             assert file[name].dtype == leaf.dtype
             np.testing.assert_array_equal(file[name], leaf)
-
-
-def test_a_result_is_shown_in_one_line(federation, model):
-    result = run(federation, model, rounds=2)
-    shown = repr(result)
-    assert shown.startswith("Result(2 rounds: ") and "\n" not in shown and len(shown) < 250
-    assert f"accuracy={result.metrics[-1]['accuracy']:.4g}" in shown
-    assert f"loss={result.metrics[-1]['loss']:.4g}" in shown
-    assert shown == str(result)
-
-
-def test_given_variables_are_used_and_kept(federation, model):
-    variables = model.init(jax.random.key(5))
-    first, second = (run(federation, model, rounds=1, variables=variables) for _ in range(2))
-    assert_same_bits(first.variables, second.variables)
-    other = run(federation, model, rounds=1)
-    assert first.metrics != other.metrics
 
 
 @pytest.mark.parametrize(("arm", "stop_after"), [("fedavg", 3), ("remembering", 1)])
@@ -183,7 +154,7 @@ def test_stopped_between_evaluations_and_resumed_equals_uninterrupted(
     whole = run(federation, model, arm, folder=tmp_path / "whole", **options)
     for module in (simulation, running):
         monkeypatch.setattr(module, "PATIENCE", 0.0)
-    for stops, rounds in (((1,), (0,)), ((2,), (1,)), ((3, 2), (2, 3)), ((5,), (4,))):
+    for stops, rounds in (((2,), (1,)), ((3, 2), (2, 3))):
         folder = tmp_path / "-".join(map(str, stops))
         for stop_after, done in zip(stops, rounds, strict=True):
             answers = iter([False] * (stop_after - 1) + [True])
@@ -221,20 +192,6 @@ def test_a_stop_between_evaluations_that_is_damaged_is_noticed(federation, model
             run(federation, model, folder=folder, **options)
 
 
-def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp_path):
-    """A run killed between checkpoints: rows beyond the checkpoint, the last one cut short."""
-    whole = run(federation, model, folder=tmp_path / "whole")
-    folder = tmp_path / "killed"
-    count = iter(range(1, 9))
-    run(federation, model, folder=folder, should_stop=lambda: next(count) == 3)
-    rows = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(rows[3] + rows[4][:40])
-    resumed = run(federation, model, folder=folder)
-    assert_same_bits(resumed.variables, whole.variables)
-    assert files(folder) == files(tmp_path / "whole")
-
-
 def test_a_folder_of_another_model_is_refused(federation, model, tmp_path):
     run(federation, model, rounds=1, folder=tmp_path)
     before = tree(tmp_path)
@@ -262,50 +219,19 @@ def darker(federation):
     return federation._replace(train=federation.train._replace(inputs=federation.train.inputs.at[3, 2, 1, 0].add(1)))
 
 
-def rescaled(federation):
-    return federation._replace(train=federation.train._replace(mean=federation.train.mean - 10))
-
-
-def of_domains(federation):
-    return federation._replace(domains=Domains(("a",), np.zeros(110, np.int32), np.zeros(30, np.int32)))
-
-
 def _exchanged(parts):
     whole = np.roll(np.concatenate(parts), 1)
     return np.split(whole, np.cumsum([len(rows) for rows in parts])[:-1])
 
 
 ANOTHER = {
-    "learning rate": (
-        dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))),
-        "algorithm.training.learning_rate is 0.05 there, 0.1 here",
-    ),
+    "learning rate": (dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))), "learning_rate is 0.05 there, 0.1"),
     "partition": (dict(federation=rolled), r"partition is \w{64} there, \w{64} here"),
     "key": (dict(key=1), r"key is \[0, 0\] there, \[0, 1\] here"),
-    "network option": (
-        dict(model=nn.SmallCNN(4, channels=(6,), normalize_features=True)),
-        "model.module.normalize_features is False there, True here",
-    ),
     "participation": (dict(participation=0.6), "participation.fraction is 1.0 there, 0.6 here"),
-    "dropout": (dict(participation=Participation(dropout=0.2)), "participation.dropout is None there, 0.2 here"),
-    "method": (
-        dict(algorithm=FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1)})),
-        "algorithm.methods.*absent there",
-    ),
     "variables": (dict(variables=5), r"variables is None there, \w{64} here"),
     "data": (dict(federation=darker), r"data is \w{64} there, \w{64} here"),
-    "normalization": (dict(federation=rescaled), r"normalization is \[\[100.0, 100.0\], .* there, \[\[90.0, 90.0\]"),
-    "weight decay": (
-        dict(algorithm=FedAvg(TRAINING.replace(weight_decay=1e-5))),
-        "algorithm.training.weight_decay is 0.0 there, 1e-05 here",
-    ),
-    "server optimizer": (
-        dict(algorithm=FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(optax.sgd, 1.0, momentum=0.9))),
-        "algorithm.server_optimizer.*absent there",
-    ),
-    "domains": (dict(federation=of_domains), r"domains is None there, \w{64} here"),
     "client to watch": (dict(watch=(2,)), "watch is one there"),
-    "evaluations": (dict(evaluate_every=2), "evaluate_every is 1 there, 2 here"),
     "measurements": (dict(measurements={"norm": len}), "measurements.norm is absent there"),
 }
 
@@ -369,10 +295,8 @@ def of_optimizer(constructor, **numbers):
         (Participation(0.5), Reversed(0.5)),
         (FedAvg(TRAINING, {"term": FedProx(0.1)}), FedAvg(TRAINING, {"term": FedOther(0.1)})),
         (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
-        (of_optimizer(optax.sgd), of_optimizer(optax.yogi)),
         (CLASSIFICATION, REGRESSION),
         (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
-        (of_preset("none"), of_preset("feddecorr_tiny_imagenet")),
         (of_crop(0), of_crop(4)),
         (of_preset("moon_cifar10"), of_preset("feduv_cifar10")),
     ],
@@ -417,34 +341,10 @@ def interrupting(*rounds):
     return press
 
 
-def test_interrupted_and_resumed_equals_uninterrupted(federation, model, interruptible, tmp_path):
-    whole = run(federation, model, folder=tmp_path / "whole", participation=0.6)
-    folder = tmp_path / "parts"
-    options = dict(folder=folder, participation=0.6, checkpoint_every=10)
-    partial = run(federation, model, listener=interrupting(3), **options)
-    assert partial.rounds_done == 3 == rounds_kept(folder)[-1]
-    assert partial.metrics == whole.metrics[:3] and partial.spectra["round"].tolist() == [1, 2, 3]
-    resumed = run(federation, model, **options)
-    assert_same_bits(resumed.variables, whole.variables)
-    assert_same_bits(resumed.state.clients, whole.state.clients)
-    assert resumed.metrics == whole.metrics
-    assert files(folder) == files(tmp_path / "whole")
-
-
 def test_interrupting_without_a_folder_returns_what_is_done(federation, model, interruptible):
     partial = run(federation, model, listener=interrupting(2))
     assert partial.rounds_done == 2
     assert_same_bits(partial.variables, run(federation, model, rounds=2).variables)
-
-
-def test_a_second_interrupt_ends_at_once(federation, model, interruptible, tmp_path):
-    whole = run(federation, model, folder=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(federation, model, listener=interrupting(3, 3), folder=tmp_path / "parts")
-    assert rounds_kept(tmp_path / "parts") == (2,)
-    resumed = run(federation, model, folder=tmp_path / "parts")
-    assert_same_bits(resumed.variables, whole.variables)
-    assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
 def test_a_handler_of_the_callers_stays(federation, model, interruptible):
@@ -460,19 +360,3 @@ def test_a_handler_of_the_callers_stays(federation, model, interruptible):
     thread.start()
     thread.join()
     assert_same_bits(results[0].variables, result.variables)
-
-
-def test_nan_is_nan_after_a_resume_and_null_in_the_file(federation, model, tmp_path):
-    exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
-    arguments = (federation, model, exploding)
-    options = dict(key=jax.random.key(0), participation=0.6, on_nan="continue")
-    whole = simulate(*arguments, rounds=2, **options)
-    simulate(*arguments, rounds=1, folder=tmp_path, **options)
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/task_loss"] is None
-    resumed = simulate(*arguments, rounds=2, folder=tmp_path, **options)
-    for row in resumed.metrics:
-        assert np.isnan(row["train/task_loss"]) and np.isnan(row["loss"])
-        assert None not in row.values()
-    assert [list(row) for row in resumed.metrics] == [list(row) for row in whole.metrics]
-    assert_same_bits((resumed.metrics, resumed.clients, resumed.spectra), (whole.metrics, whole.clients, whole.spectra))
-    assert np.isnan(resumed.clients["task_loss"]).sum() == np.isnan(whole.clients["task_loss"]).sum() > 0

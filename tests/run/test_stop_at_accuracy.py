@@ -61,11 +61,6 @@ def test_a_stop_before_it_changes_nothing(federation, model, target, tmp_path):
     assert first == second
 
 
-def test_an_accuracy_out_of_reach_is_all_rounds(federation, model, whole):
-    assert_same_bits(run(federation, model, stop_at_accuracy=1.0).variables, whole.variables)
-    assert max(row["accuracy"] for row in whole.metrics) < 1
-
-
 def test_what_makes_no_sense(federation, model):
     for value in (-0.1, 1.1, np.nan, 90):
         with pytest.raises(UserError, match=r"stop_at_accuracy .* is outside \[0, 1\]"):

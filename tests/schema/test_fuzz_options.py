@@ -7,10 +7,12 @@ import copy
 import itertools
 import os
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import one_line
 
 from experiments import launch
 from experiments.configs import base
@@ -148,26 +150,15 @@ def attempt(file, path, beside, value, way):
 
 NO_PROJECTION = "projector_dim 0 is too small, expected >= 1"
 WRONG = {  # as a line of the config file
-    "participation = nan": "config.participation nan is outside (0, 1]",
     "rounds = 2**40": "config.rounds 1099511627776 does not fit into 32 bits",
     "seeds = (2**32,)": "seed 4294967296: expected an integer from 0 to 4294967295",
-    "training.learning_rate = inf": "training.learning_rate inf is not finite",
-    "methods = dict(fedprox=dict(strength=2**40))": "does not fit into 32 bits",
-    "training.momentum = nan": "training.momentum nan is outside [0, 1)",
-    "training.clip_norm = 'abc'": "training.clip_norm 'abc': expected float, got str",
-    "training.task_loss = 3": "training.task_loss 3: expected str, got int",
     "training.task_loss = 'math:sqrt'": "training.task_loss (TypeError): must be real number",
     "training.drop_last = True": "drop_last leaves no client a batch: batch_size 32 is more than the 4 examples",
     "training.epochs = 1e30": "epochs 1e+30: the largest client would take 1e+30 steps in a round, expected less than",
-    "training.phases = (('head', 1), ('body', 1e30))": "phases 1e+30: the largest client would take",
-    "network.hidden = (0,)": "network.hidden (0,): 0 is too small",
     "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
     "server.optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server.optimizer.name, too",
-    "server.optimizer = dict(name='sgd', learning_rate=-1.0)": "server.optimizer.learning_rate -1 is not positive",
     "server.optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
-    "server.optimizer = dict(name='sgd', learning_rate=1.0, nesterov=True)": "nesterov True has no effect",
     "cohort.sampler.probability = 0.1": "unknown option of cohort.sampler 'probability'",
-    "training.schedule = dict(name='decay', factor=0.0)": "training.schedule.factor 0 is not positive",
     "training.schedule = 'linear'": "unknown training.schedule 'linear': expected one of cosine, decay",
     "server.optimized = 'all'": "FedAvg: optimized 'all' without server_optimizer, expected both",
     "engine.clients_at_once = 4": "engine.clients_at_once 4: expected at most 3, the clients of a round",
@@ -188,12 +179,10 @@ WRONG |= {
 }
 RIGHT = [
     "network.hidden = [4, 4]",
-    "network = dict(name='small_cnn', channels=[4, 4])",
     "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
     "server.optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
     "server.optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
     "cohort.sampler = dict(name='available', probability=[0.5, 1, 1.0])",
-    "training.learning_rate = 1",
 ]
 
 
@@ -210,9 +199,8 @@ def changed(file, line):
 @pytest.mark.parametrize("line", WRONG)
 def test_what_is_wrong_is_told_in_one_line(file, line):
     path = changed(file, f"with config.unlocked(), config.ignore_type(): config.{line}")
-    with pytest.raises(UserError) as error:
+    with one_line(re.escape(WRONG[line])):
         prepare(launch.parse([f"--config={path}"]).config)
-    assert WRONG[line] in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("line", RIGHT)
@@ -225,10 +213,7 @@ def test_what_is_right_works(file, line):
     ("line", "message"),
     [
         ("return None", "get_config returned a NoneType, expected a ConfigDict"),
-        ("return config.to_dict()", "get_config returned a dict, expected a ConfigDict"),
         ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
-        ("1 / 0", "^--config=.*: ZeroDivisionError: division by zero$"),
-        ("int('x')", "^--config=.*: ValueError: invalid literal for int[^:]*: 'x'$"),
         ("open('absent')", "^--config=.*: FileNotFoundError: .*No such file or directory: 'absent'$"),
         ("from fedjax_collapse import UserError; raise UserError('expected smoke')", "^expected smoke$"),
     ],

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, run_at_once
+from conftest import assert_same_bits, one_line, run_at_once
 from flax import linen, struct
 from jax.tree_util import Partial
 
@@ -33,7 +33,6 @@ from fedjax_collapse.schema.options import (
     Count,
     Decay,
     Interval,
-    NonNegative,
     Positive,
     Seed,
     Share,
@@ -66,24 +65,17 @@ class Pair(NamedTuple):
         (-INF, float, "-inf is not finite"),
         (1e39, float, "1e+39 does not fit into 32 bits, expected at most 3.40282e+38"),
         (2**31, int, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
-        (2**31, float, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
         (np.int64(0), Count, "0 is too small, expected >= 1"),
         (jnp.float32(NAN), Positive, "nan is not finite"),
         (np.zeros(3), Positive, "array([0., 0., 0.]): expected float, got an array of shape (3,)"),
-        (np.ones(2), Count, "array([1., 1.]): expected int, got an array of float64"),
-        (0.0, Positive, "0 is not positive"),
-        (-1, NonNegative, "-1 is negative, expected >= 0"),
         (1.0, Decay, "1 is outside [0, 1)"),
         (0, Share, "0 is outside (0, 1]"),
         (2**32, Seed, "4294967296 is outside [0, 4294967295]"),
         (-1.0, Annotated[float, Interval(0, advice="take more")], "-1 is negative, expected >= 0; take more"),
         ("b", Annotated[str, ("a", "c")], "'b': expected one of a, c"),
-        (0, Count | None, "0 is too small, expected >= 1"),
-        ("a", float | jax.Array, "'a': expected float, got str"),
         (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
         ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
         (3, type[linen.Module], "3: expected a class derived from Module"),
-        (3, LocalTraining, "3: expected LocalTraining, got int"),
         ({"b": "\n" * 99}, str, None),
     ],
 )
@@ -96,12 +88,10 @@ def test_what_is_wrong(value, hint, expected):
     ("value", "hint"),
     [
         (1, float),
-        (np.float32(0.5), Share),
         (jnp.float32(0.5), Positive),
         (np.zeros(3), float | jax.Array),
         (None, Count | None),
         ([1, 2], tuple[int, ...]),
-        (2**32 - 1, Seed),
         (object(), Any),
         (len, "a name that is not there"),
         (Pair(1), Pair),
@@ -114,16 +104,6 @@ def test_what_is_right(value, hint):
 
 def test_what_is_traced_is_not_looked_at():
     jax.jit(lambda value: [check_value("", value, Positive), check_value("", value, float | None)])(-1.0)
-
-
-def test_numbers_inside_compiled_code_are_not_looked_at():
-    @jax.jit
-    def compiled(rate):
-        training = LocalTraining(learning_rate=rate)
-        training.check()
-        return training.learning_rate
-
-    assert compiled(-1.0) == -1
 
 
 def test_records_functions_and_their_choices():
@@ -188,18 +168,15 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     [
         (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
         (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError: .*multiple values"),
-        (Partial(optax.adam, b3=0.1), "optimizer cannot be made with these options .TypeError: .*b3"),
         (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
         (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
-        (constructor(optax.sgd, momentum=0.5, accumulator_dtype="x"), "optimizer cannot be made .*'x'"),
         (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),
         ("adam", "optimizer 'adam': expected Partial, got str"),
     ],
 )
 def test_optimizers_that_are_none(optimizer, message):
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         LocalTraining(optimizer=optimizer).check()
-    assert "\n" not in str(error.value)
     if not isinstance(optimizer, Partial):
         with pytest.raises(UserError, match="FedAvg: server_optimizer"):
             FedAvg(server_optimizer=optimizer).check()
@@ -212,7 +189,6 @@ def test_optimizers_that_are_none(optimizer, message):
         constructor(optax.adam, mu_dtype="float32"),  # as it is by default for float32
         constructor(optax.adamw, mask=lambda params: jax.tree.map(lambda _: True, params)),
         constructor(optax.sgd, momentum=0.5, nesterov=True, accumulator_dtype="float32"),
-        constructor(optax.sgd, nesterov=False),
         Partial(lambda learning_rate, unused: optax.sgd(learning_rate), unused=3.0),
     ],
 )
@@ -257,16 +233,13 @@ class Shaped(linen.Module):
     ("features", "logits", "message"),
     [
         ((-1, 2, 2), (-1, 4), r"its features have shape \[1, 2, 2\], expected \[batch, d\]"),
-        ((3,), (-1, 4), r"its features have shape \[3\], expected"),
         ((-1, 3), (-1, 5), r"its logits have shape \[5\], expected \[4\]"),
-        ((-1, 3), (-1, 4, 4), "its logits have shape"),
     ],
 )
 def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, logits, message):
     network = Model(Shaped(features, logits), federation.input_shape)
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         run_at_once(federation, network, FedAvg())
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8)])

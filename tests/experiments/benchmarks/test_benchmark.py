@@ -24,10 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from experiments import machine  # noqa: E402
 from experiments.benchmarks import (  # noqa: E402
-    SYSTEMS,
     Round,
     arguments,
-    environment,
     overheads,
     runner,
     suites,
@@ -36,7 +34,6 @@ from experiments.benchmarks import (  # noqa: E402
     workloads,
 )
 from experiments.benchmarks.runner import Measurement  # noqa: E402
-from experiments.benchmarks.systems import storage_rounds  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from experiments.commands import benchmark  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402
@@ -198,32 +195,6 @@ def test_rounds_of_methods_and_augmentations_run(monkeypatch):
     for rounds, epochs in (of_methods["FedDecorr"], 10), (of_augmentations["flip"], 2):
         found = next(rounds)
         assert sum(found.samples) == epochs * 50 and np.isfinite(found.losses).all()
-
-
-def test_storages_are_compared_with_the_host(monkeypatch):
-    for name, value in dict(
-        CLIENTS=30, COHORT=3, ROUNDS_AT_ONCE=2, STORAGES=("host", "disk, cold", "disk, unverified")
-    ).items():
-        monkeypatch.setattr(storage_rounds, name, value)
-    for _, found in overheads.arms(arguments.parse(["--suite=storage"], ""), jax.config.jax_num_cpu_devices):
-        assert list(found) == ["host", "disk, cold", "disk, unverified"]
-        reports = [next(rounds) for rounds in found.values()]
-        assert [(report.count, len(report.steps)) for report in reports] == [(2, 6)] * 3
-        assert len({sum(report.samples) for report in reports}) == 1  # the same cohorts
-        assert all(sum(report.samples) <= report.processed for report in reports)
-
-
-def test_networks_have_a_row_for_each_lowering_and_system():
-    """The networks train the same steps as a workload would; a GPU is compared with the captured graph first."""
-    options = ["--only=small_cnn,mlp", "--lowerings=auto,xla", "--dtypes=bfloat16"]
-    asked = arguments.parse(["--suite=networks", *options], "")
-    small_cnn, mlp = suites.SUITES["networks"].cases(asked)
-    names = ["pytorch", "pytorch-threads"]
-    assert [arm.name for arm in small_cnn.arms] == [*names, "auto bfloat16", "xla bfloat16"]
-    assert dict(small_cnn.arms[-1].options) == {"lowering": "xla", "dtype": "bfloat16"}
-    assert [(arm.name, dict(arm.options)) for arm in mlp.arms[2:]] == [("auto bfloat16", {"dtype": "bfloat16"})]
-    task = workloads.make_task(mlp.arms[0].workload, 1)
-    assert [len(part) for part in task.parts] == [8 * 32] * 2 and task.data.inputs.shape == (512, 32, 32, 3)
 
 
 def test_a_prepared_run_stops_in_time_and_says_what_it_left_out(monkeypatch, tmp_path, capsys):
@@ -403,17 +374,6 @@ def test_processed_samples_include_padding():
     assert processed_samples(sizes, twice, devices=1, clients_at_once=1) == 2 * (1 + 1 + 2 + 3) * 32
 
 
-def test_systems_whose_packages_are_missing_are_left_out(capsys):
-    without_torch = benchmark.available(list(SYSTEMS), lambda package: package != "torch")
-    assert without_torch == ["fedjax_collapse", "fedjax_collapse-timed"]
-    assert "pytorch-threads, pytorch-graph, pytorch-graph-bfloat16, pfl" in capsys.readouterr().err
-    without_pfl = benchmark.available(["pytorch", "pfl"], lambda package: package != "pfl")
-    assert without_pfl == ["pytorch"]
-    assert "leaving out pfl; install it by pip install pfl==" in capsys.readouterr().err
-    assert benchmark.available(list(SYSTEMS), lambda package: True) == list(SYSTEMS)
-    assert not capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "wrong, named",
     [
@@ -439,33 +399,6 @@ def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     assert error.value.code == 2
     printed = capsys.readouterr().err
     assert named in printed and printed.count("\n") == 1
-
-
-def test_a_gpu_has_one_device_and_the_librarys_clients_at_once(monkeypatch, capsys):
-    from experiments.benchmarks.systems import engine_rounds
-
-    monkeypatch.setattr(arguments, "gpus", lambda: ["a GPU"])
-    systems = arguments.parse(["--suite=networks", "--device=gpu"], "").systems
-    assert systems == ["pytorch-graph", "pytorch-graph-bfloat16", "pytorch", "fedjax_collapse"]
-    model = WORKLOADS["mlp100"].model()
-    assert engine_rounds.default_layout(model, "gpu", cores=16, clients_at_once=2) == (1, 100)
-    assert engine_rounds.default_layout(model, "cpu", cores=16, clients_at_once=2) == (16, 2)
-    with pytest.raises(SystemExit):
-        arguments.parse(["--systems=fedjax_collapse,flower", "--device=gpu"], "")
-    assert "--device=gpu: flower runs on CPUs only" in capsys.readouterr().err
-
-
-def test_data_that_do_not_fit_into_memory_are_one_line_and_status_2(monkeypatch, capsys):
-    needed = 50_000 * 32 * 32 * 3 * 13
-    monkeypatch.setattr(arguments, "available_memory", lambda: needed - 1)
-    with pytest.raises(SystemExit) as error:
-        arguments.parse(["--only=pfl"], "")
-    printed = capsys.readouterr().err
-    assert error.value.code == 2 and "pfl" in printed and "--scale" in printed and printed.count("\n") == 1
-    assert arguments.parse(["--only=pfl", "--scale=0.5"], "").scale == 0.5
-    monkeypatch.setattr(arguments, "available_memory", lambda: needed)
-    assert arguments.parse(["--only=pfl"], "").only == ["pfl"]
-    assert environment.available_memory() is None or environment.available_memory() > 2**20
 
 
 def test_failed_worker_is_shown_and_status_1(monkeypatch, capfd, tmp_path):

@@ -126,14 +126,6 @@ def test_other_sources_with_natural_clients(tmp_path):
     assert_same_clients(store, sources.tff(file, invert=True))
 
 
-def test_a_class_that_is_only_tested(tmp_path, capsys):
-    row = [0.5] * 16
-    for part, user in (("train", dict(ann=([row] * 2, [0, 1]))), ("test", dict(bob=([row], [2])))):
-        leaf(tmp_path / "data" / part / "a.json", **user)
-    assert command.main([f"leaf:{tmp_path / 'data'}", str(tmp_path / "store")]) == 2
-    assert "store: test rows: labels 2 to 2, expected integers below 2" in capsys.readouterr().err
-
-
 def test_streams_start_at_any_client(tmp_path, stackoverflow):
     """As a conversion that continues does."""
     flair(tmp_path / "flair")

@@ -9,7 +9,6 @@ import pytest
 from experiments.study.progress.console import Console
 from fedjax_collapse.config.cells import Arm
 from fedjax_collapse.results import Results, Run
-from fedjax_collapse.results.metrics import metric_of
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
@@ -84,23 +83,6 @@ def test_time_left_counts_rounds_between_evaluations():
     assert console.time_left()[1] == 4 * 1.0
 
 
-def test_time_left_has_what_is_still_to_be_compiled():
-    """The first run of an arm is compiled, as those of other arms were; what that takes for later seeds is seen."""
-    seconds, second = {"train": 2.0, "evaluate": 0.0}, {("a", 1): 10, ("b", 0): 10, ("b", 1): 10}
-    console = Console({("a", 0): 10} | second, Stream())
-    console.start_runs([("a", 0)], 0, 10)
-    console.update([{"round": 1}], [seconds | {"compile": 30.0}])
-    assert console.time_left() == (9 * 2.0, 9 * 2.0 + 3 * (10 * 2.0 + 30.0))
-    console.finish_runs()
-    console.start_runs([("a", 1)], 0, 10)
-    assert console.time_left() == (10 * 2.0 + 30.0, 3 * (10 * 2.0 + 30.0))
-    console.update([{"round": 1}], [seconds | {"compile": 0.5}])
-    assert console.time_left() == (9 * 2.0, 9 * 2.0 + 2 * 10 * 2.0 + 30.0 + 0.5)
-    console.finish_runs()
-    console.start_runs([("b", 0)], 10, 10)
-    assert console.time_left() == (0, 10 * 2.0 + 30.0)  # of a finished run nothing is compiled
-
-
 def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
     """Mean and spread over seeds of each arm; the speed and the time left are those of their program."""
     stream = Stream()
@@ -115,17 +97,6 @@ def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
     assert of_fedavg == f"[1-3/4] fedavg seeds 0, 2  round  5/10  accuracy 30.00 ± 14.14 %  {shared}"
     speed = "4000 samples/s  left 0:06 (study 0:10)"
     assert of_b == f"[1-3/4] b seed 0  round  5/10  accuracy 90.00 %  {shared}  {speed}"
-
-
-def test_resumed_run_and_null_values():
-    stream = Stream()
-    console = Console(runs_to_come(1, 12), stream)
-    with console:
-        nothing = dict.fromkeys(TIMING)
-        run(console, rounds=range(12, 13), row=dict.fromkeys(ROW), timing=nothing, of=12)
-    first, line = stream.text().splitlines()
-    assert first == "[1/1] fedavg seed 1: resumes after round 11, compiling"
-    assert line.endswith("round 12/12  accuracy - %  effective rank -  R -  - samples/s  left - (study -)")
 
 
 def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
@@ -191,17 +162,6 @@ def test_wide_tables_are_divided(monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     assert sum(row.count("0.1235") for row in rows) == 2 * 6
     assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
-
-
-def test_many_measurements_are_named_and_not_shown():
-    stream = Stream()
-    study = study_of(**measured(13))
-    Console(stream=stream).print_table(study)
-    *_, note = stream.text().splitlines()
-    assert "0.1235" not in stream.text()
-    assert note.startswith("13 more columns, of nearest_centroid_0, nearest_centroid_1, ") and "report.html" in note
-    Console(stream=stream).print_table(study, [metric_of("measured/nearest_centroid_3/server")])
-    assert stream.text().count("0.1235") == 2
 
 
 def test_live_display_ends_on_an_error(monkeypatch):

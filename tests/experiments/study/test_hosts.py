@@ -15,7 +15,6 @@ from unrendered import LAUNCHER
 
 from experiments import launch
 from experiments.configs import base
-from experiments.startup import STOPPING
 from experiments.study.processes import hosts
 from fedjax_collapse import Model, UserError, engine, nn, partition, sources
 from fedjax_collapse.config import build
@@ -160,19 +159,6 @@ def assert_agree(study, expected, tolerance=TOLERANCE):
             np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=f"{run} {name}")
 
 
-@pytest.mark.long
-def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
-    """Other numbers of processes and devices: ``tests/campaigns/layout_campaign.py``."""
-    study = tmp_path / "study"
-    statuses, outputs, errors = in_many(config, study, (4, 1), *ONE_RUN, STOPS="process 1 in round 2")
-    assert statuses == [launch.STOPPED] * 4
-    assert "stopped in scaffold seed 0" in outputs[0] and "on each of 4 devices" in outputs[0]
-    assert "scaffold" not in outputs[1] and {*"".join(errors).splitlines()} <= {STOPPING}
-    assert [path.name for path in tmp_path.iterdir()] == ["study"]  # the other processes have written nothing
-    assert in_one(config, study, 4, *ONE_RUN) == 0
-    assert_agree(study, reference(4, *ONE_RUN))
-
-
 def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatch):
     study = tmp_path / "study"
     with monkeypatch.context() as patched:
@@ -265,3 +251,16 @@ def test_wrong_places(where, words, config, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"error: --distributed={where}: ") and error.count("\n") == 1
     assert all(word.format(taken=taken) in error for word in words) and not any(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
+    """Other numbers of processes and devices: ``tests/campaigns/layout_campaign.py``."""
+    study = tmp_path / "study"
+    statuses, outputs, errors = in_many(config, study, (4, 1), *ONE_RUN, STOPS="process 1 in round 2")
+    assert statuses == [launch.STOPPED] * 4
+    assert "stopped in scaffold seed 0" in outputs[0] and "on each of 4 devices" in outputs[0]
+    assert "scaffold" not in outputs[1] and {*"".join(errors).splitlines()} <= {STOPPING}
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]  # the other processes have written nothing
+    assert in_one(config, study, 4, *ONE_RUN) == 0
+    assert_agree(study, reference(4, *ONE_RUN))

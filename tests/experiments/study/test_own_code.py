@@ -28,13 +28,6 @@ class Net(nn.Module):
         features = nn.relu(nn.Dense(self.width)(images.reshape(len(images), -1)))
         return Outputs(features, nn.Dense(self.num_classes, name="head")(features))
 
-class Head(nn.Module):
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, features):
-        return nn.Dense(self.num_classes, use_bias=False)(features)
-
 @struct.dataclass
 class Norm(Regularizer):
     strength: float = 0.01
@@ -65,12 +58,6 @@ def in_turn(labels, num_clients, seed=0):
 
 def too_few(labels, num_clients, seed=0):
     return in_turn(labels, num_clients - 1)
-
-def nothing(labels, num_clients, seed=0):
-    pass
-
-def fractions(labels, num_clients, seed=0):
-    return [[0.5]] * num_clients
 
 def stops(labels, num_clients, seed=0):
     yield [0]
@@ -166,8 +153,6 @@ def test_everything_may_be_the_users_own(start, tmp_path):
             "partition own_code:spread: it is spread(view), expected spread(labels, num_clients, seed)",
         ),
         ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
-        ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
-        ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
         ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
         ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),

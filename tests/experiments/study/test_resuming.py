@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import small_studies
@@ -16,7 +15,7 @@ from experiments import launch
 from experiments.configs import quickstart
 from experiments.study.resolving import resolve
 from experiments.study.resuming import changed_layouts, check_resume
-from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
+from fedjax_collapse import UserError
 from fedjax_collapse.results.reading import layouts_of
 
 pytestmark = pytest.mark.slow
@@ -168,16 +167,3 @@ def test_other_data_or_code_is_refused_in_one_line_and_nothing_is_touched(start_
     assert [json.loads(row)["measured/x"] for row in rows] == [500.0, 500.0]
     kept = study / "replaced" / "1" / "own" / "seed0" / "metrics.jsonl"
     assert kept.read_bytes() == before[study / "own" / "seed0" / "metrics.jsonl"][0]
-
-
-def test_a_run_with_other_code_is_refused_by_the_library_too(federation, model, tmp_path, monkeypatch):
-    (tmp_path / "of_library.py").write_text("def measure(view):\n    return 1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import of_library
-
-    options = dict(rounds=1, key=jax.random.key(0), measurements=dict(x=of_library.measure), folder=tmp_path / "run")
-    simulate(federation, model, FedAvg(LocalTraining()), **options)
-    simulate(federation, model, FedAvg(LocalTraining()), **options)
-    (tmp_path / "of_library.py").write_text("def measure(view):\n    return 2.0\n")
-    with pytest.raises(UserError, match=r"another run: the source of of_library has changed.*; use a new"):
-        simulate(federation, model, FedAvg(LocalTraining()), **options)

@@ -13,6 +13,7 @@ from small_studies import write_config
 from experiments import launch
 from experiments.study import failures
 from experiments.study.processes import slurm
+from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -112,3 +113,9 @@ def test_submitted_or_rejected_by_slurm(start, tmp_path, monkeypatch, capfd):
 def _write_script(path, commands):
     path.write_text(f"#!/bin/sh\n{commands}\n")
     path.chmod(0o755)
+
+
+def test_without_submitit(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
+        slurm.submit([], 1, "local", Path("study.jobs"))

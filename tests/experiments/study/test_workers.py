@@ -90,15 +90,6 @@ def test_a_signal_to_the_parent_stops_all_after_a_checkpoint(command):
         pass
 
 
-def test_wrong_input_is_one_line_and_status_2(command, capsys):
-    done = run(command, "--workers=2", "--workdir=study", "--config.training.batch_size=0")
-    assert done.returncode == 2 and "batch_size 0" in done.stderr and done.stderr.count("\n") == 1
-    assert not Path("study").exists()
-    for argument, words in ("--workers=-1", "-1 is negative, expected >= 0"), ("--workers=2", "train runs apart"):
-        assert launch.main(["--config=config.py", argument, "--config.engine.runs=together"]) == 2
-        assert words in capsys.readouterr().err
-
-
 def test_killed_workers_are_replaced_and_each_line_of_workers_is_printed_once(monkeypatch, tmp_path):
     launcher = tmp_path / "worker.py"
     launcher.write_text(
@@ -152,3 +143,12 @@ def test_cores_and_gpus_are_divided(monkeypatch):
     shared = workers.places(3)
     assert [place.variables["CUDA_VISIBLE_DEVICES"] for place in shared] == ["4", "6", "4"]
     assert {place.variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in shared} == {"0.375"}
+
+
+def test_wrong_input_is_one_line_and_status_2(command, capsys):
+    done = run(command, "--workers=2", "--workdir=study", "--config.training.batch_size=0")
+    assert done.returncode == 2 and "batch_size 0" in done.stderr and done.stderr.count("\n") == 1
+    assert not Path("study").exists()
+    for argument, words in ("--workers=-1", "-1 is negative, expected >= 0"), ("--workers=2", "train runs apart"):
+        assert launch.main(["--config=config.py", argument, "--config.engine.runs=together"]) == 2
+        assert words in capsys.readouterr().err
