@@ -70,6 +70,12 @@ def forget_rounds():
 
 
 @pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """What the library caches, such as decoded data, is in the folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def unrendered(monkeypatch):
     """Figures of a page are made; to lay them out and to render them, which takes long, is left out."""
     monkeypatch.setattr("fedjax_collapse.results.plot.drawing.svg", unrendered_svg)

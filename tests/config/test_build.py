@@ -35,18 +35,13 @@ def test_a_partition_per_seed_or_one_for_all():
     assert shared[0].hashes() == shared[1].hashes() != own[0].hashes()
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def save_arrays(path, count=12, **more):
     images, labels = np.arange(count * 192).reshape(count, 8, 8, 3).astype(np.uint8), np.arange(count) % 3
     np.savez(path, images=images, labels=labels, test_images=images[:6], test_labels=labels[:6], **more)
     return images
 
 
-def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
+def test_what_follows_the_colon_is_the_first_argument(tmp_path, own_cache):
     """And the other keys of data are the source's other arguments."""
     images = save_arrays(tmp_path / "a:b.npz")
     config = base.get_config()
@@ -65,7 +60,7 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
     np.testing.assert_array_equal(below.images, source.images)
 
 
-def test_the_protocol_of_pfllib(cache):
+def test_the_protocol_of_pfllib(own_cache):
     """The digits as large as MNIST, in [-1, 1], three quarters of at least 40 to train on; all arms can be made."""
     config = pfllib_config.get_config()
     federation, other = build.federations(plain(config), [0, 1]).values()
@@ -173,7 +168,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_data_and_partitions_are_one_line(case, cache):
+def test_wrong_data_and_partitions_are_one_line(case, own_cache):
     changes, message = WRONG[case]
     config = base.get_config()
     exec(f"config.{changes}", {"config": config})

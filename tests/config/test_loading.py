@@ -13,17 +13,7 @@ from conftest import assert_same_bits, one_line
 from flax import struct
 from small_studies import start, write_config
 
-from fedjax_collapse import (
-    FedAvg,
-    FedDyn,
-    FedProx,
-    LocalTraining,
-    Model,
-    UserError,
-    load_run,
-    nn,
-    simulate,
-)
+from fedjax_collapse import FedAvg, FedDyn, FedProx, LocalTraining, Model, UserError, load_run, nn, simulate
 
 pytestmark = pytest.mark.slow
 

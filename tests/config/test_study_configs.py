@@ -3,12 +3,17 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from experiments.configs import collapse_panel, label_skew
 from experiments.configs.adapters import pretrain, rank_collapse, vit_tables
+from experiments.configs.rank import central
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.core.masks import by_path
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import sources
 from fedjax_collapse.results.paper import paper_of
 
 
@@ -76,3 +81,30 @@ def _without_weights(values):
 
 def _stand_in(num_classes, shape):
     return SimpleNamespace(num_classes=num_classes, input_shape=shape, input_dtype=float, task="classification")
+
+
+def test_images_are_resized_and_the_first_training_examples_are_taken(monkeypatch):
+    columns = np.repeat(np.arange(28, dtype=np.uint8) * 9, 28).reshape(28, 28).T  # brighter to the right
+    images = np.stack([columns, columns + 1, columns + 2])[..., None]
+    source = sources.Source(images, np.array([2, 0, 1]), images[::-1], np.array([1, 0, 2]), 0.0, 255.0, ("a", "b", "c"))
+    monkeypatch.setattr(sources, "mnist5k", lambda: source)
+    for size in (14, 32):
+        resized = central.mnist5k(size, 2)
+        assert resized.images.shape == (2, size, size, 1) and resized.test_images.shape == (3, size, size, 1)
+        assert resized.images.dtype == np.uint8 and resized.labels.tolist() == [2, 0]
+        assert (np.diff(resized.images.astype(int), axis=2) >= 0).all() and not np.diff(resized.images, axis=1).any()
+        assert resized.images[1].astype(int).mean() - resized.images[0].mean() == 1.0
+        np.testing.assert_array_equal(resized.test_images[1:], resized.images[::-1])
+
+
+def test_arms_baselines_and_measurements_of_another_config():
+    config = collapse_panel.get_config("label_skew:digits")
+    theirs = label_skew.get_config("digits")
+    assert set(config.arms) == set(theirs.arms) | set(collapse_panel.BASELINES)
+    assert config.arms.fedlc == theirs.arms.fedlc and config.seeds == (0, 1, 2) and config.watch == "all"
+    assert set(config.measurements) == set(collapse_panel.PANEL) and config.measure_every == 4
+
+
+def test_a_config_that_is_not_there():
+    with pytest.raises(UserError, match=r"^collapse_panel:missing\.py:x: no such file; "):
+        collapse_panel.get_config("missing.py:x")

@@ -93,11 +93,7 @@ def test_the_policy_is_the_table():
 def test_draws_follow_the_probabilities_and_levels():
     """Magnitudes in the level's eleventh, sub-policies and applications as frequent as they should be."""
     operation, applied, magnitude = drawn(jax.random.split(jax.random.key(0), 20_000))
-    for name, level, low, high in (
-        ("Rotate", 2, -18, -12),
-        ("Posterize", 7, 6.8, 7.2),
-        ("Contrast", 6.5, 1.18, 1.54),
-    ):
+    for name, level, low, high in (("Rotate", 2, -18, -12), ("Posterize", 7, 6.8, 7.2), ("Contrast", 6.5, 1.18, 1.54)):
         magnitudes = magnitude[operation == policy.NAMES.index(name)]
         assert low <= magnitudes.min() < magnitudes.max() <= high
         assert np.ptp(magnitudes) > 0.95 * (high - low), level

@@ -15,10 +15,7 @@ from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.engine.timing_cache import cached_numbers
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def swap_array(entry):

@@ -30,9 +30,7 @@ from fedjax_collapse.data.reading.stored_arrays import read_pickled
 DEEP = 100_000
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 # names that lead elsewhere

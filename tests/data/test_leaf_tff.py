@@ -7,10 +7,7 @@ from small_data import check, draw, save_image
 
 from fedjax_collapse import Federation, partition, sources
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_femnist_of_leaf(tmp_path):

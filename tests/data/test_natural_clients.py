@@ -16,9 +16,7 @@ from fedjax_collapse.config.plain_values import plain
 WRITERS = ("f10", "f2", "a7")  # in no order
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def femnist(file, count=30, seed=0):

@@ -13,9 +13,7 @@ from fedjax_collapse.data.stream import collect
 EXAMPLES = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "validation", "other"))}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def save(root, **files):

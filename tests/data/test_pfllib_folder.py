@@ -18,10 +18,7 @@ from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.data.ownership import rows_of
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def save(root, client, images=None, labels=None, part="train"):

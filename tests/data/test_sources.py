@@ -14,10 +14,7 @@ from small_data import NAMES, assert_same_examples, check, draw, save_classes, s
 
 from fedjax_collapse import Federation, UserError, partition, sources
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_folder_with_train_and_test(tmp_path):
@@ -255,6 +252,19 @@ def test_domains_of_classes_without_a_split(tmp_path):
     assert not np.array_equal(other.images, source.images)
     fraction = sources.folder(str(tmp_path / "data"), domains=True, test_fraction=0.4)
     assert len(fraction.test_images) == 16
+
+
+def test_domains_with_parts_of_their_own(tmp_path):
+    """Office-Caltech10's layout, in which each domain has its training and test part."""
+    for seed, domain in enumerate(("amazon", "dslr")):
+        save_classes(tmp_path / "data" / domain / "train", *draw(12, (8, 8, 3), seed))
+        save_classes(tmp_path / "data" / domain / "test", *draw(8, (8, 8, 3), seed + 2))
+    source = sources.folder(str(tmp_path / "data"), domains=True)
+    assert source.domain_names == ("amazon", "dslr") and source.class_names == NAMES
+    for domain in (0, 1):
+        for part, count, seed in (("", 12, domain), ("test_", 8, domain + 2)):
+            images, labels, domains = (getattr(source, part + name) for name in ("images", "labels", "domains"))
+            assert_same_examples(images[domains == domain], labels[domains == domain], *draw(count, (8, 8, 3), seed))
 
 
 def test_isic2019_in_the_order_of_its_split_file(tmp_path):

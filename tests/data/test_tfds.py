@@ -12,10 +12,7 @@ from small_data import assert_same_examples, catalogue_builder, check, draw, enc
 from fedjax_collapse import UserError, sources
 from fedjax_collapse.data.sources import normalisations
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize(

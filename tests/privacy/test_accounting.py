@@ -78,11 +78,7 @@ def test_a_limit_is_of_the_largest_group():
 
 
 @pytest.mark.parametrize(
-    ("cohort", "population", "rounds", "rdp"),
-    [
-        (50, 1000, 1500, 4.7189),
-        (400, 342_477, 2000, 0.73015),
-    ],
+    ("cohort", "population", "rounds", "rdp"), [(50, 1000, 1500, 4.7189), (400, 342_477, 2000, 0.73015)]
 )
 def test_noise_by_rdp(cohort, population, rounds, rdp):
     mechanism = Mechanism(population, cohort, rounds)

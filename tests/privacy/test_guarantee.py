@@ -15,27 +15,15 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from small_studies import start, write_config
 
+import fedjax_collapse as fc
 from experiments.configs import base
-from fedjax_collapse import (
-    DPFedAvg,
-    FedAvg,
-    LocalTraining,
-    Model,
-    NoiseView,
-    Participation,
-    Privacy,
-    UserError,
-    engine,
-    methods,
-    nn,
-    simulate,
-)
+from fedjax_collapse import DPFedAvg, FedAvg, Model, Participation, Privacy, UserError, engine, methods, nn, simulate
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.results.metrics import metric_of
 from fedjax_collapse.run.privacy import guarantee
 
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
+TRAINING = fc.LocalTraining(batch_size=8, learning_rate=0.05)
 POISSON = Participation(0.6, engine.Poisson())
 PRIVATE = FedAvg(TRAINING, {"dp": DPFedAvg()})
 CLOCK = engine.Clock(1.0, deadline=2.0)
@@ -136,7 +124,7 @@ def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
         shared, memory = jnp.asarray(2.0), jnp.zeros(())
 
     def released(update, report, key):
-        view = NoiseView(View.shared, report, jnp.asarray(20.0), jnp.array(0), key)
+        view = fc.NoiseView(View.shared, report, jnp.asarray(20.0), jnp.array(0), key)
         noisy, clip = method.perturb({"w": update}, view)
         return 20 * noisy["w"], 20 * jnp.log(clip / 2) / -0.2  # the sums, but for constants
 

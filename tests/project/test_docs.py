@@ -105,6 +105,7 @@ def test_every_page_is_in_the_navigation_of_the_site():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("page", [page for page in DOCS if page.name not in TESTED_ELSEWHERE], ids=name)
 def test_python_runs_as_it_stands(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -12,10 +12,7 @@ from conftest import long_where
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("user_script.py")
-CHECKERS = {
-    "mypy": ["--warn-unused-ignores", "--cache-dir=cache"],
-    "pyright": ["--project=pyright.json"],
-}
+CHECKERS = {"mypy": ["--warn-unused-ignores", "--cache-dir=cache"], "pyright": ["--project=pyright.json"]}
 
 
 @pytest.mark.parametrize("checker", long_where(["mypy"], CHECKERS))

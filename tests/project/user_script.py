@@ -6,54 +6,32 @@ import jax
 import numpy as np
 from flax import struct
 
-from fedjax_collapse import (
-    MOON,
-    FedAvg,
-    FedDecorr,
-    Federation,
-    FedLC,
-    LoadedRun,
-    LocalTraining,
-    LocalView,
-    Model,
-    Participation,
-    Phase,
-    Regularizer,
-    Result,
-    Scaffold,
-    Term,
-    engine,
-    load_run,
-    losses,
-    nn,
-    partition,
-    simulate,
-    sources,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import MOON, FedLC, LocalTraining, Model, Participation, Phase, Term, nn, partition, simulate
 
 
 @struct.dataclass
-class FeatureNorm(Regularizer):
+class FeatureNorm(fc.Regularizer):
     strength: float = 0.01
 
-    def penalty(self, view: LocalView) -> dict[str, Term]:
+    def penalty(self, view: fc.LocalView) -> dict[str, Term]:
         squares = (view.outputs.features**2).sum(axis=1)
-        return {"norm": Term(self.strength, losses.masked_mean(squares, view.batch.mask))}
+        return {"norm": Term(self.strength, fc.losses.masked_mean(squares, view.batch.mask))}
 
 
-source = sources.digits()
+source = fc.sources.digits()
 parts = partition.dirichlet(source.labels, num_clients=10, alpha=0.1, seed=0)
-federation = Federation.from_source(source, parts)
+federation = fc.Federation.from_source(source, parts)
 model = Model(nn.MLP(10, hidden=(64,)), federation.input_shape)
 training = LocalTraining(batch_size=32, learning_rate=0.05, phases=(Phase("head", 1), Phase("all", 1)))
 methods = {
-    "feddecorr": FedDecorr(strength=0.1, variant="paper"),
+    "feddecorr": fc.FedDecorr(strength=0.1, variant="paper"),
     "fedlc": FedLC(tau=0.5),
     "moon": MOON(temperature=0.5),
-    "scaffold": Scaffold(),
+    "scaffold": fc.Scaffold(),
     "norm": FeatureNorm(strength=0.1),
 }
-algorithm = FedAvg(training, methods=methods)
+algorithm = fc.FedAvg(training, methods=methods)
 result = simulate(
     federation,
     model,
@@ -61,15 +39,15 @@ result = simulate(
     rounds=3,
     key=jax.random.key(0),
     evaluate_every=1,
-    participation=Participation(fraction=0.5, sampler=engine.BySize()),
+    participation=Participation(fraction=0.5, sampler=fc.engine.BySize()),
     measurements={"size": lambda view: float(np.abs(view.server.features).mean())},
 )
-assert_type(result, Result)
+assert_type(result, fc.Result)
 assert_type(result.spectra["server"], np.ndarray)
 print(result.metrics[-1]["accuracy"], result.personal(0).params)
 
-run = load_run("runs/quickstart/feddecorr/seed0", trust=True)
-assert_type(run, LoadedRun)
+run = fc.load_run("runs/quickstart/feddecorr/seed0", trust=True)
+assert_type(run, fc.LoadedRun)
 assert_type(run.predict(federation.test.inputs), np.ndarray)
 
 FedLC(tua=0.5)  # type: ignore

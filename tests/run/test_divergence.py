@@ -8,32 +8,14 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import struct
 
-from fedjax_collapse import (
-    MOON,
-    Diverged,
-    FedAvg,
-    FedMR,
-    FedNova,
-    LocalTraining,
-    Method,
-    Model,
-    Participation,
-    Recalibrate,
-    Regularizer,
-    Scaffold,
-    Term,
-    UserError,
-    engine,
-    nn,
-    option,
-    simulate,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import MOON, Diverged, FedAvg, Method, Recalibrate, Scaffold, Term, UserError, engine, nn, option
 from fedjax_collapse.engine import program
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+TRAINING = fc.LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 LAYOUTS = {
     "chunked": dict(client_map=engine.Chunked(2)),
     "vectorized": dict(client_map=engine.Vectorized()),
@@ -44,7 +26,7 @@ LAYOUTS = {
 
 
 @struct.dataclass
-class Bomb(Regularizer):
+class Bomb(fc.Regularizer):
     """A term that is not finite on a client's short batch, its last one, from some round on."""
 
     strength: float = 1.0
@@ -79,7 +61,7 @@ class Garbled(Method):
 
 @pytest.fixture(scope="module")
 def network(federation):
-    return Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
+    return fc.Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
 
 
 def bombed(first_round=0.0, training=TRAINING, **methods):
@@ -87,7 +69,7 @@ def bombed(first_round=0.0, training=TRAINING, **methods):
 
 
 def run(federation, network, algorithm, **options):
-    return simulate(federation, network, algorithm, **{"rounds": 5, "key": jax.random.key(0), **options})
+    return fc.simulate(federation, network, algorithm, **{"rounds": 5, "key": jax.random.key(0), **options})
 
 
 def diverged(*arguments, **options):
@@ -180,7 +162,7 @@ def test_of_runs_that_go_together_the_others_are_finished(federation, network, t
 
 
 @struct.dataclass
-class Without(Participation):
+class Without(fc.Participation):
     """Everybody but one client, which drops out in every round."""
 
     client: int = option(3)
@@ -189,7 +171,7 @@ class Without(Participation):
         return jnp.where(cohort == self.client, num_clients, cohort)
 
 
-METHODS = {"scaffold": Scaffold(), "fednova": FedNova(), "moon": MOON(), "fedmr": FedMR(inter=0.1)}
+METHODS = {"scaffold": Scaffold(), "fednova": fc.FedNova(), "moon": MOON(), "fedmr": fc.FedMR(inter=0.1)}
 
 
 def skipping(federation, network, algorithm, **options):

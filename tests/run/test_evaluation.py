@@ -10,24 +10,9 @@ import pytest
 from conftest import assert_close
 from flax import struct
 
+import fedjax_collapse as fc
 from experiments.study.summaries import summarize
-from fedjax_collapse import (
-    FedAvg,
-    Federation,
-    FedMR,
-    LocalTraining,
-    Model,
-    Participation,
-    Recalibrate,
-    Regularizer,
-    Term,
-    UserError,
-    engine,
-    measurements,
-    nn,
-    option,
-    simulate,
-)
+from fedjax_collapse import FedAvg, Federation, FedMR, Model, Recalibrate, Term, measurements, nn, option, simulate
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership, Server
@@ -39,7 +24,7 @@ from fedjax_collapse.run.own_tests import by_stage
 from fedjax_collapse.training import local
 from fedjax_collapse.training import server as server_rules
 
-TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
+TRAINING = fc.LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +59,7 @@ def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
     """FedBN: the server's params with each client's own BatchNorm, here random, so that they answer differently."""
     algorithm = FedAvg(TRAINING, private="batch_norm")
     model = Model(nn.SmallCNN(4, channels=(6,)), domains.input_shape)
-    server, clients, _, _ = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
+    server, clients, _, _ = fc.engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     rng = np.random.default_rng(0)
     private = {
         name: jnp.asarray(rng.normal(0, 3, leaf.shape) ** 2 - 4 * ("var" not in name), leaf.dtype)
@@ -192,7 +177,7 @@ def test_one_example_without_finite_outputs_leaves_no_score(domains, place, brok
 
 
 @struct.dataclass
-class Unheard(Participation):
+class Unheard(fc.Participation):
     """The uploads of the last client never arrive."""
 
     def arrivals(self, key, cohort, num_clients, seconds=None):
@@ -200,7 +185,7 @@ class Unheard(Participation):
 
 
 @struct.dataclass
-class Bomb(Regularizer):
+class Bomb(fc.Regularizer):
     """A term whose gradient is not finite at one client."""
 
     strength: float = 1.0
@@ -275,7 +260,7 @@ class LogitsOnly(nn.MLP):
     ],
 )
 def test_policies_that_do_not_fit(federation, algorithm, network, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(fc.UserError, match=message):
         run(federation, algorithm, network=network)
 
 

@@ -10,26 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedjax_collapse import (
-    Ditto,
-    FedALA,
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    OwnSplit,
-    Participation,
-    UserError,
-    nn,
-    simulate,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import Ditto, FedALA, FedAvg, Federation, Model, OwnSplit, Participation, UserError, nn, simulate
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.measurements import personal_models
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.own_tests import ClientScores, Finetuning, auc
 
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
+TRAINING = fc.LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
 SIZES = [10, 40, 5, 20, 30, 25, 15, 50, 20, 10, 5, 20]
 ACCURACIES = np.array([0.9, 0.5, 1, 0.75, 0.6, 0.8, 0.95, 0.4, 0.85, 0.7, 1, 0.3])
 

@@ -15,25 +15,8 @@ from conftest import assert_same_bits
 from flax import struct
 from small_studies import tree
 
-from fedjax_collapse import (
-    CLASSIFICATION,
-    MOON,
-    REGRESSION,
-    FedAvg,
-    FedDC,
-    FedDecorr,
-    FedDyn,
-    FedMR,
-    FedProc,
-    FedProx,
-    LocalTraining,
-    Model,
-    Participation,
-    UserError,
-    engine,
-    nn,
-    simulate,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import MOON, FedAvg, FedDC, FedMR, FedProx, Model, Participation, UserError, engine, nn, simulate
 from fedjax_collapse.data import augment
 from fedjax_collapse.methods.classifier.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
@@ -43,11 +26,11 @@ from fedjax_collapse.schema.describe import describe
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)
+TRAINING = fc.LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)
 ARMS = {
     "fedavg": FedAvg(TRAINING, server_optimizer=None),
-    "feddecorr": FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}),
-    "remembering": FedAvg(TRAINING, {"fedmr": FedMR(1e-3, 0.5, lite=3), "fedproc": FedProc(4.0), "moon": MOON()}),
+    "feddecorr": FedAvg(TRAINING, {"feddecorr": fc.FedDecorr(0.1, "official")}),
+    "remembering": FedAvg(TRAINING, {"fedmr": FedMR(1e-3, 0.5, lite=3), "fedproc": fc.FedProc(4.0), "moon": MOON()}),
 }
 
 
@@ -95,7 +78,7 @@ def test_what_comes_back(federation, model):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        FedAvg(TRAINING, {"feddyn": FedDyn(0.1, evaluate="all")}),
+        FedAvg(TRAINING, {"feddyn": fc.FedDyn(0.1, evaluate="all")}),
         FedAvg(TRAINING, {"feddc": FedDC(0.1)}),
         FedAvg(TRAINING, private="batch_norm"),
     ],
@@ -295,7 +278,7 @@ def of_optimizer(constructor, **numbers):
         (Participation(0.5), Reversed(0.5)),
         (FedAvg(TRAINING, {"term": FedProx(0.1)}), FedAvg(TRAINING, {"term": FedOther(0.1)})),
         (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
-        (CLASSIFICATION, REGRESSION),
+        (fc.CLASSIFICATION, fc.REGRESSION),
         (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
         (of_crop(0), of_crop(4)),
         (of_preset("moon_cifar10"), of_preset("feduv_cifar10")),

@@ -10,19 +10,8 @@ import pytest
 from conftest import assert_close, one_line, run_at_once
 from reference.tokens import sentences
 
-from fedjax_collapse import (
-    CLASSIFICATION,
-    FedAvg,
-    FedDecorr,
-    Federation,
-    LocalTraining,
-    Model,
-    UserError,
-    measurements,
-    methods,
-    next_word,
-    nn,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import FedAvg, FedDecorr, Federation, Model, UserError, measurements, methods, next_word, nn
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core.records import Batch
@@ -30,7 +19,7 @@ from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.run.evaluation import evaluate
 
 WORDS, LENGTH = 8, 6
-TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
+TRAINING = fc.LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
 
 
 def unchanged(tokens, key):
@@ -210,6 +199,6 @@ def test_measurements_of_examples_are_rejected(federation, model, name):
 
 def test_a_network_of_classes_is_rejected(federation):
     network = nn.ShakespeareLSTM(WORDS + 4, hidden=4, predicts="last")
-    for task in (CLASSIFICATION, next_word(WORDS)):
+    for task in (fc.CLASSIFICATION, next_word(WORDS)):
         with pytest.raises(UserError, match=r"features have shape \[1, 4\], expected \[batch \* 6, d\]"):
             run_at_once(federation, Model(network, (LENGTH,), task=task, input_dtype="int32"), FedAvg(), rounds=1)

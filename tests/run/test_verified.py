@@ -14,18 +14,8 @@ import pytest
 from conftest import assert_same_bits
 from small_store import save_small_store
 
-from fedjax_collapse import (
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    Participation,
-    Scaffold,
-    UserError,
-    engine,
-    nn,
-    simulate,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import FedAvg, Federation, Model, Participation, Scaffold, UserError, engine, nn, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +31,7 @@ def run(place, rounds=4, seed=1, stop_after=None):
     federation, done = Federation.from_store(place / "store", examples_per_client=6, storage="disk"), []
     model = Model(nn.MLP(3, hidden=(4,)), federation.input_shape)
     result = simulate(
-        federation, model, FedAvg(LocalTraining(epochs=1, batch_size=4), {"scaffold": Scaffold()}), rounds=rounds,
+        federation, model, FedAvg(fc.LocalTraining(epochs=1, batch_size=4), {"scaffold": Scaffold()}), rounds=rounds,
         key=jax.random.key(seed), evaluate_every=1, checkpoint_every=2, folder=place / "run",
         participation=Participation(0.5, engine.HostUniform()),
         listener=lambda row, _: done.append(row), should_stop=lambda: len(done) == stop_after,

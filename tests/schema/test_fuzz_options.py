@@ -42,17 +42,10 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
         (dict(name="mlp", projector="moon"), "projector projector_dim"),
         (dict(name="mlp", head=dict(name="etf")), "head head.name head.scale head.projector_dim head.seed"),
         (dict(name="small_cnn", channels=(4,)), "channels norm lowering"),
-        (
-            dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1),
-            "blocks strides width_multiplier stem_size",
-        ),
+        (dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1), "blocks strides stem_size"),
     ),
     "training": (
-        (
-            dict(),
-            "steps phases optimizer task_loss clip_norm drop_last schedule schedule.name schedule.factor freeze "
-            "momentum_reset",
-        ),
+        (dict(), "steps phases optimizer task_loss clip_norm drop_last schedule schedule.name schedule.factor freeze"),
         (dict(momentum=0.0, optimizer=dict(name="sgd")), "optimizer.name optimizer.momentum optimizer.nesterov"),
         (dict(momentum=0.0, optimizer=dict(name="adam")), "optimizer.b1 optimizer.eps optimizer.mu_dtype"),
     ),
@@ -64,10 +57,7 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     "methods": (
         (dict(), "feddecorr fedprox"),
         (dict(feddecorr=dict()), "feddecorr.strength feddecorr.variant feddecorr.eps feddecorr.name"),
-        (
-            dict(fedmr=dict()),
-            "fedmr.intra fedmr.lite fedmr.submission fedmr.submission_seed fedmr.min_count fedmr.margin",
-        ),
+        (dict(fedmr=dict()), "fedmr.intra fedmr.lite fedmr.submission fedmr.min_count fedmr.margin"),
         (dict(feduv=dict()), "feduv.ddof feduv.kernel_scale feduv.attached"),
         (dict(), "top_k clip_update.max_norm noisy_update.deviation top_k.share top_k.error_feedback"),
         (dict(), "scaffold.normaliser scaffold.strength fedrep.newcomers fedrep.head_epochs"),
@@ -75,14 +65,8 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     ),
     "server": (
         (dict(), "weighting optimized batch_norm name optimizer.learning_rate"),
-        (
-            dict(optimizer=dict(name="sgd", learning_rate=1.0)),
-            "optimizer.learning_rate optimizer.momentum optimizer.nesterov optimizer.accumulator_dtype",
-        ),
-        (
-            dict(optimizer=dict(name="damped_adam", learning_rate=1.0)),
-            "optimizer.learning_rate optimizer.momentum optimizer.decay optimizer.tau",
-        ),
+        (dict(optimizer=dict(name="sgd", learning_rate=1.0)), "optimizer.momentum optimizer.accumulator_dtype"),
+        (dict(optimizer=dict(name="damped_adam", learning_rate=1.0)), "optimizer.decay optimizer.tau"),
     ),
     "measurements": ((dict(), "mine"),),
     "data": ((dict(source="digits"), "test_fraction seed"), (dict(source="glyphs"), "image_size domains train_size")),

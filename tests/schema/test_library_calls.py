@@ -10,22 +10,8 @@ import pytest
 from conftest import one_line
 from flax import linen
 
-from fedjax_collapse import (
-    REGRESSION,
-    FedAvg,
-    FedDecorr,
-    Federation,
-    LocalTraining,
-    Method,
-    Model,
-    Participation,
-    Task,
-    Variables,
-    engine,
-    nn,
-    partition,
-    simulate,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, Task, Variables, engine, nn, partition
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.simulation import Options
 from fedjax_collapse.schema.options import constructor
@@ -44,7 +30,7 @@ class OtherCall(linen.Module):
         return inputs
 
 
-class OtherHooks(Method):
+class OtherHooks(fc.Method):
     def upload(self, update):
         return update
 
@@ -86,7 +72,7 @@ SIMULATE = [
     (dict(measurements={"a": lambda view: [[1], [1, 2]]}), "measurement a: list is no array"),
     (dict(measurements={"a": lambda: 1}), r"measurement a: it is <lambda>\(\), expected <lambda>\(view\)"),
     (
-        dict(participation=Participation(0.5, OtherDraw())),
+        dict(participation=fc.Participation(0.5, OtherDraw())),
         r"it is draw\(sizes\), expected draw\(key, sizes, cohort_size\)",
     ),
     (dict(watch="none"), "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
@@ -105,7 +91,7 @@ MODELS = [
         lambda: Model(NET, SHAPE, reinitialize=lambda model, variables, key: changed(lambda leaf: leaf * NAN)),
         "Model.init: params/Dense_0/bias has NaN, infinity or .*expected finite weights",
     ),
-    (lambda: Model(NET, SHAPE, task=REGRESSION), "network: predictions .* of labels .*, expected as many numbers"),
+    (lambda: Model(NET, SHAPE, task=fc.REGRESSION), "network: predictions .* of labels .*, expected as many numbers"),
     (lambda: Model(NET, SHAPE, task=Task(lambda *all: None, len)), "loss of the task: it returned NoneType, expected"),
     (lambda: Model(NET, SHAPE, input_dtype="abc"), "Model: input_dtype 'abc': expected a type of real numbers"),
     (
@@ -171,7 +157,7 @@ def call(federation):
         arguments = usual | given
         if callable(arguments["federation"]):
             arguments["federation"] = arguments["federation"](federation)
-        return simulate(**arguments)
+        return fc.simulate(**arguments)
 
     return simulate_with
 

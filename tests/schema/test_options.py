@@ -13,19 +13,8 @@ from conftest import assert_same_bits, one_line, run_at_once
 from flax import linen, struct
 from jax.tree_util import Partial
 
-from fedjax_collapse import (
-    FedAvg,
-    LocalTraining,
-    Method,
-    Model,
-    Outputs,
-    Participation,
-    Phase,
-    UserError,
-    nn,
-    partition,
-    sources,
-)
+import fedjax_collapse as fc
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Outputs, Phase, UserError, nn, partition, sources
 from fedjax_collapse.config.keys import METHODS, NETWORKS
 from fedjax_collapse.run.runs import Run, Schedule, prepare
 from fedjax_collapse.schema.names import functions
@@ -257,7 +246,7 @@ def test_a_batch_that_no_client_has_is_refused(federation):
     prepare(Run(federation, fits, jax.random.key(0)), model, Schedule(1))
 
 
-RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": Participation, **METHODS}
+RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": fc.Participation, **METHODS}
 FUNCTIONS = {**functions(partition), **functions(sources)}
 UNFIT = (object(), jax.random.key(0), jnp.ones(3))  # for any field, but those that may be arrays
 WRONG = (NAN, INF, -INF, "abc", (), ("a",), {}, 2**40, None, -1, *UNFIT)

@@ -14,10 +14,7 @@ from fedjax_collapse.data import store as stores
 from fedjax_collapse.data.sources import hugging_face
 from fedjax_collapse.data.store import open_store
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def converted(source, folder, *options):

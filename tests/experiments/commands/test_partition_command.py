@@ -16,9 +16,7 @@ from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

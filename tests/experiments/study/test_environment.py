@@ -52,9 +52,7 @@ def test_a_config_file_may_use_jax_and_a_cache_may_be_without_a_place(command, t
 
 @pytest.mark.parametrize(
     ("variables", "words"),
-    [
-        ({"JAX_PLATFORMS": "nothing"}, "JAX has no devices to run on: Unable to initialize backend 'nothing'"),
-    ],
+    [({"JAX_PLATFORMS": "nothing"}, "JAX has no devices to run on: Unable to initialize backend 'nothing'")],
 )
 def test_environment_variables_that_make_no_sense(command, tmp_path, variables, words):
     done = run(command, **variables)
