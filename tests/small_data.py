@@ -42,6 +42,12 @@ def assert_same_examples(images, labels, expected_images, expected_labels):
     assert images.shape == expected_images.shape and images.dtype == np.uint8 and pairs == expected
 
 
+def assert_parts(source, train, test):
+    """The source has these training and test examples in any order."""
+    assert_same_examples(source.images, source.labels, *train)
+    assert_same_examples(source.test_images, source.test_labels, *test)
+
+
 def check(message, read, *arguments, **options):
     """What is read is refused by one line that has the message."""
     with pytest.raises(UserError, match=message) as error:

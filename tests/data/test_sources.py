@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from PIL import Image
-from small_data import NAMES, assert_same_examples, check, draw, save_classes, save_image, save_parquet
+from small_data import NAMES, assert_parts, assert_same_examples, check, draw, save_classes, save_image, save_parquet
 
 from fedjax_collapse import Federation, UserError, partition, sources
 
@@ -22,8 +22,7 @@ def test_folder_with_train_and_test(tmp_path):
     save_classes(tmp_path / "data" / "train", *train)
     save_classes(tmp_path / "data" / "test", *test)
     source = sources.folder(str(tmp_path / "data"), normalisation="imagenet")
-    assert_same_examples(source.images, source.labels, *train)
-    assert_same_examples(source.test_images, source.test_labels, *test)
+    assert_parts(source, train, test)
     assert source.class_names == NAMES and source.domains is None
     np.testing.assert_allclose(source.mean, np.array([0.485, 0.456, 0.406]) * 255)
     grey = sources.folder(str(tmp_path / "data"), channels=1)
@@ -140,8 +139,7 @@ def test_orientation_is_applied_by_every_reader(tmp_path, source):
     options = dict(test_file=tmp_path / "test.csv", image_folder=tmp_path / "folder") if source == "csv" else {}
     path = tmp_path / ("train.csv" if source == "csv" else source)
     read = getattr(sources, source)(path, **options)
-    assert_same_examples(read.images, read.labels, turned, labels)
-    assert_same_examples(read.test_images, read.test_labels, turned, labels)
+    assert_parts(read, (turned, labels), (turned, labels))
 
 
 @pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid")])
@@ -169,11 +167,9 @@ def test_a_validation_part_beside_a_test_part(tmp_path):
         unused = sources.folder(tmp_path / "data")
     assert_same_examples(unused.test_images, unused.test_labels, *examples["test"])
     tested, trained = (sources.folder(tmp_path / "data", validation=use) for use in ("test", "train"))
-    assert_same_examples(tested.test_images, tested.test_labels, *examples["val"])
-    assert_same_examples(tested.images, tested.labels, *examples["train"])
+    assert_parts(tested, examples["train"], examples["val"])
     both = map(np.concatenate, zip(examples["train"], examples["val"], strict=True))
-    assert_same_examples(trained.images, trained.labels, *both)
-    assert_same_examples(trained.test_images, trained.test_labels, *examples["test"])
+    assert_parts(trained, both, examples["test"])
 
 
 def test_channels_first_as_pytorch_has_them(tmp_path):
@@ -233,8 +229,7 @@ def test_tiny_imagenet_as_it_is_unpacked(tmp_path):
     (tmp_path / "data" / "val" / "val_annotations.txt").write_text("".join(lines))
     save_image(tmp_path / "data" / "test" / "images" / "test_0.png", train[0][0])
     source = sources.folder(str(tmp_path / "data"))
-    assert_same_examples(source.images, source.labels, *train)
-    assert_same_examples(source.test_images, source.test_labels, *test)
+    assert_parts(source, train, test)
 
 
 def test_domains_of_classes_without_a_split(tmp_path):

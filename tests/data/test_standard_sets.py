@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_studies
-from small_data import assert_same_examples, check
+from small_data import assert_parts, check
 from small_studies import write_config
 from standard_data import CLASSES, SHAPES, draw, python2_pickle, save_hugging_face, save_tfds, save_torchvision
 
@@ -28,14 +28,13 @@ def at_home(tmp_path, monkeypatch):
 
 
 def assert_read(source, name, parts, names):
-    (train, test), normalisation = parts, normalisations.DEFAULTS.get(name, "unit")
-    assert_same_examples(source.images, source.labels, *train)
-    assert_same_examples(source.test_images, source.test_labels, *test)
+    normalisation = normalisations.DEFAULTS.get(name, "unit")
+    assert_parts(source, *parts)
     assert len(source.class_names) == CLASSES[name] and names in (None, source.class_names)
     assert (source.mean, source.std) == normalisations.NORMALISATIONS[normalisation]
     if name == "cifar100":  # each fine class is of one coarse class
         assert len({*zip(source.labels.tolist(), source.coarse_labels.tolist(), strict=True)}) >= 100
-        assert len(source.test_coarse_labels) == len(test[1])
+        assert len(source.test_coarse_labels) == len(parts[1][1])
 
 
 @pytest.mark.parametrize("way", SAVE)

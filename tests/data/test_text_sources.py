@@ -358,10 +358,7 @@ def test_vocabularies(tmp_path):
     for content, message in (
         ("the 9\nto 8\n", r"words: 2 words, expected 3; set data.vocabulary_size"),
         ("the 9\nthe 8\nto 7\n", "the word 'the' is in it twice"),
-        (
-            "the 9\nto be 7\n",
-            r"cannot be read \(line 2 is 'to be 7'\); expected lines of a word and its count, or JSON",
-        ),
+        ("the 9\nto be 7\n", r"cannot be read \(line 2 is 'to be 7'\); expected lines of a word and its count, or"),
         ("the nine\n", "line 1 is 'the nine'"),
         ("{", r"cannot be read \(.*\); expected lines"),
         ('{"a": "b"}', "its values are no counts"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
-from small_data import assert_same_examples, catalogue_builder, check, draw, encode
+from small_data import assert_parts, assert_same_examples, catalogue_builder, check, draw, encode
 
 from fedjax_collapse import UserError, sources
 from fedjax_collapse.data.sources import normalisations
@@ -28,8 +28,7 @@ def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file
     builder(data_dir=tmp_path, file_format=file_format).download_and_prepare()
     modules = set(sys.modules)
     source = sources.tfds(name, data_dir=str(tmp_path))
-    assert_same_examples(source.images, source.labels, *parts["train"])
-    assert_same_examples(source.test_images, source.test_labels, *parts["test"])
+    assert_parts(source, parts["train"], parts["test"])
     assert source.class_names == class_names and source.domains is None
     assert (source.mean, source.std) == normalisations.NORMALISATIONS[normalisation]
     if file_format == "array_record":
@@ -98,15 +97,11 @@ def test_unknown_data_sets(tmp_path):
         check(message, sources.tfds, name, data_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize("download", [False, True])
-def test_absent_data(tmp_path, monkeypatch, download):
-    monkeypatch.setattr(
-        "fedjax_collapse.data.reading.images.tfds_listing.find_spec", lambda name: None
-    )  # no TensorFlow here
-    message = (
-        f"cifar10 is not in {tmp_path}/cifar10/3.0.2; prepare it once, .*: pip install tensorflow-cpu && python -c"
-    )
-    check(message, sources.tfds, "cifar10", data_dir=str(tmp_path), download=download)
+def test_absent_data(tmp_path, monkeypatch):
+    without_tensorflow = "fedjax_collapse.data.reading.images.tfds_listing.find_spec"
+    monkeypatch.setattr(without_tensorflow, lambda name: None)
+    message = f"cifar10 is not in {tmp_path}/cifar10/3.0.2; prepare it once, .*: pip install tensorflow-cpu && python"
+    check(message, sources.tfds, "cifar10", data_dir=str(tmp_path), download=True)
     with pytest.raises(UserError) as error:
         sources.tfds("cifar10", data_dir=str(tmp_path))
     prepared = []

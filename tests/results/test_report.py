@@ -161,7 +161,7 @@ def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys)
 
 @pytest.mark.usefixtures("unrendered")
 def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_path):
-    """Differences are to plain averaging with equal alpha, and each setting has a description and a finding."""
+    """Differences are to plain averaging with equal alpha."""
     names, alphas = ("fedavg", "feddecorr strength=0.1", "feddecorr strength=1"), (0.1, 10)
     for a, i, seed in itertools.product(range(2), range(3), range(2)):
         accuracy = 0.5 + 0.3 * a + 0.02 * i * (1 - 2 * a) + 0.01 * seed * i
@@ -187,16 +187,6 @@ def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_pa
     of_base = frame["arm"] == "fedavg"
     assert frame["strength"][of_base].isna().all() and frame["strength"][~of_base].tolist() == ([0.1] * 4 + [1] * 4) * 2
     assert frame["other"][of_base].eq(1.0).all() and frame["other"][~of_base].isna().all()
-    words = page_of(study).words
-    assert f"3 arms ({', '.join(names)}) ran in 2 settings (alpha=0.1, alpha=10) with 2 seeds (0, 1)." in words
-    of_setting = f"3 arms ({', '.join(names)}) ran for 2 rounds with 2 seeds (0, 1) on the data set cifar10 divided "
-    of_setting += "over 3 clients by the partition dirichlet (alpha {})."
-    assert all(of_setting.format(alpha) in words for alpha in alphas)
-    rank = f"{names[2]} raises effective rank most: 1.5 times that of fedavg, higher in 2 of 2 seeds (1.5 to 1.5)"
-    raised = f"{names[2]} raises accuracy most: +5.0 points over fedavg, higher in 2 of 2 seeds (+4.0 to +6.0)"
-    assert f"{rank}. {raised}." in words
-    nearest = f"No arm raises accuracy: {names[1]} comes nearest with −1.5 points over fedavg, higher in 0 of 2 seeds"
-    assert [word for word in words if f"{rank}, with −3.0 points of accuracy" in word and nearest in word]
 
 
 def test_final_table_is_mean_and_deviation_over_seeds(study):

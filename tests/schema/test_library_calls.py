@@ -71,10 +71,7 @@ SIMULATE = [
     (dict(measurements={"a": 3}), "simulate: measurements a: 3: expected a function, got int"),
     (dict(measurements={"a": lambda view: [[1], [1, 2]]}), "measurement a: list is no array"),
     (dict(measurements={"a": lambda: 1}), r"measurement a: it is <lambda>\(\), expected <lambda>\(view\)"),
-    (
-        dict(participation=fc.Participation(0.5, OtherDraw())),
-        r"it is draw\(sizes\), expected draw\(key, sizes, cohort_size\)",
-    ),
+    (dict(participation=fc.Participation(0.5, OtherDraw())), r"it is draw\(sizes\), expected draw\(key, sizes,"),
     (dict(watch="none"), "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
     (dict(participation=0.0), "fraction 0 is outside"),
     (dict(partcipation=0.5), "simulate: unknown option 'partcipation', expected one of .*participation"),
@@ -94,10 +91,7 @@ MODELS = [
     (lambda: Model(NET, SHAPE, task=fc.REGRESSION), "network: predictions .* of labels .*, expected as many numbers"),
     (lambda: Model(NET, SHAPE, task=Task(lambda *all: None, len)), "loss of the task: it returned NoneType, expected"),
     (lambda: Model(NET, SHAPE, input_dtype="abc"), "Model: input_dtype 'abc': expected a type of real numbers"),
-    (
-        lambda: Model(NoCall(), SHAPE),
-        r"network NoCall, called as module\(inputs \[batch, 8, 8, 2\], .* \(AttributeError",
-    ),
+    (lambda: Model(NoCall(), SHAPE), r"network NoCall, called as module\(inputs \[batch, 8, 8, 2\], .*"),
     (lambda: Model(OtherCall(), SHAPE), r"OtherCall: it is __call__\(.*\), expected __call__\(inputs, mask, train\)"),
     (lambda: Model(Raises(), SHAPE), r"network Raises, .* \(RuntimeError, .*test_library_calls.py:\d+\): too bad"),
     (lambda: Model(NoOutputs(), SHAPE), "network NoOutputs: it returns no features"),
@@ -117,20 +111,11 @@ ALGORITHMS = [
     (lambda: FedAvg(LocalTraining(learning_rate=jnp.ones(3))), "learning_rate .*expected float, got an array of shape"),
     (lambda: FedAvg(adam(b1=jnp.ones(3))), "LocalTraining: optimizer"),
     (lambda: FedAvg(LocalTraining(task_loss=lambda: 1.0)), r"task_loss: it is <lambda>\(\), expected <lambda>\(view\)"),
-    (
-        lambda: FedAvg(LocalTraining(task_loss=lambda view: None)),
-        "training.task_loss: it returned NoneType, expected one",
-    ),
-    (
-        lambda: FedAvg(LocalTraining(task_loss=lambda view: view.outputs.logits)),
-        r"it returned float32\[\d+, 4\], expected",
-    ),
+    (lambda: FedAvg(LocalTraining(task_loss=lambda view: None)), "training.task_loss: it returned NoneType, expected"),
+    (lambda: FedAvg(LocalTraining(task_loss=lambda view: view.outputs.logits)), r"it returned float32\[\d+, 4\],"),
     (lambda: FedAvg(LocalTraining(task_loss=lambda view: 1 / 0)), r"task_loss \(ZeroDivisionError, .*:\d+\): division"),
     (lambda: FedAvg(LocalTraining(augmentation=lambda: 1)), r"augmentation: it is .*, expected <lambda>\(image, key\)"),
-    (
-        lambda: FedAvg(methods={"a": OtherHooks()}),
-        r"method a: upload: it is upload\(update\), expected upload\(update, view\)",
-    ),
+    (lambda: FedAvg(methods={"a": OtherHooks()}), r"method a: upload: it is upload\(update\), expected"),
     (lambda: FedAvg(LocalTraining(augmentation=lambda image, key: None)), "augmentation: it returned NoneType"),
     (lambda: FedAvg(LocalTraining(augmentation=lambda image, key: image[0])), "model: its inputs have shape"),
 ]

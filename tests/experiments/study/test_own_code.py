@@ -139,19 +139,10 @@ def test_everything_may_be_the_users_own(start, tmp_path):
     ("change", "message"),
     [
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        (
-            "config.network = dict(name='mlp', head='own_code:Norm')",
-            "'own_code:Norm': expected a class derived from flax",
-        ),
-        (
-            "config.methods = dict(x=dict(name='own_code:Net'))",
-            "expected a class derived from fedjax_collapse.methods.base",
-        ),
+        ("config.network = dict(name='mlp', head='own_code:Norm')", "'own_code:Norm': expected a class derived from"),
+        ("config.methods = dict(x=dict(name='own_code:Net'))", "expected a class derived from"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
-        (
-            "config.partition = dict(name='own_code:spread')",
-            "partition own_code:spread: it is spread(view), expected spread(labels, num_clients, seed)",
-        ),
+        ("config.partition = dict(name='own_code:spread')", "partition own_code:spread: it is spread(view), expected"),
         ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
         ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
