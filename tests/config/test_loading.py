@@ -75,10 +75,11 @@ def change(place, **values):
 
 
 def test_a_folder_with_experiments_of_its_own(place):
-    """A user's folder has this name, too, and may be imported already: the library needs no program."""
+    """A user's folder has this name, too: the library needs no program, and nothing that draws to be imported."""
     (place / "experiments").mkdir()
     (place / "experiments" / "__init__.py").touch()
-    code = "import experiments; from fedjax_collapse import load_run; print(load_run('study/only/seed0').state.round)"
+    code = "import experiments, sys, fedjax_collapse.results; assert not {'matplotlib', 'pandas'} & {*sys.modules};"
+    code += "from fedjax_collapse import load_run; print(load_run('study/only/seed0').state.round)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == [str(len(Path("study/only/seed0/metrics.jsonl").read_text().splitlines()))], done
 

@@ -205,12 +205,10 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     assert "±" not in "".join(row) and row[-1] == "1" and all("±" in cell for cell in other[1:-1])
 
 
-def test_arms_keep_their_colours_and_results_do_not_import_matplotlib(study):
+def test_arms_keep_their_colours(study):
     figures = [draw(load(study)) for draw in (plot.accuracy, plot.spectra, plot.effective_rank, plot.headline)]
     colours = [[line.get_color() for line in figure.legends[0].get_lines()[:2]] for figure in figures]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-    code = "import sys, fedjax_collapse.results as r; assert not {'matplotlib', 'pandas', 'jinja2'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
 @pytest.mark.usefixtures("unrendered")

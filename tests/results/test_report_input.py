@@ -55,7 +55,8 @@ def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
 
 OTHERS = (None, True, -1, 10**400, "$x^{\n<b>", [], ["a"], {"a": {}})
 DRAWN = (-1,)  # figures take seconds each; the tables are made of all others, too
-OF_FILE = {  # figures that show a file; of the rest of a study the page draws the others
+OF_FILE = {  # figures that show a file
+    "config.json": (plot.sweep, plot.accuracy, plot.partition),
     "clients.npz": (plot.client_loss, losses.within_round),
     "spectra.npz": (plot.spectra, plot.client_spectra, plot.effective_rank),
     "partition.npz": (plot.partition,),

@@ -347,3 +347,16 @@ def test_measurements_of_a_model_that_is_too_large_are_nobodys_fault(federation,
     assert np.abs(variables.params["Dense_0"]["kernel"]).max() > 1e30
     assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables.batch_stats))
     assert not result.clients["skipped_clients"].any()
+
+
+def test_first_reports_of_runs_that_go_together(federation, network):
+    runs = [
+        Run(federation, FedAvg(TRAINING, {"counting": Counting(), "bomb": Bomb(first_round=first)}), jax.random.key(0))
+        for first in (0.0, 9.0)
+    ]
+    hardware = Hardware(engine.Chunked(1), engine.Vectorized())
+    results = simulate_runs(runs, network, Schedule(2, participation=0.6, on_nan="skip_client"), hardware)
+    for own, result in zip(runs, results, strict=True):
+        alone = run(federation, network, own.algorithm, rounds=2, participation=0.6, on_nan="skip_client")
+        np.testing.assert_array_equal(result.clients["skipped_clients"], alone.clients["skipped_clients"])
+        assert result.clients["skipped_clients"][0, 3] == 1

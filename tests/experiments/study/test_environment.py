@@ -50,14 +50,11 @@ def test_a_config_file_may_use_jax_and_a_cache_may_be_without_a_place(command, t
     assert (tmp_path / "study" / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [({"JAX_PLATFORMS": "nothing"}, "JAX has no devices to run on: Unable to initialize backend 'nothing'")],
-)
-def test_environment_variables_that_make_no_sense(command, tmp_path, variables, words):
-    done = run(command, **variables)
+def test_environment_variables_that_make_no_sense(command, tmp_path):
+    done = run(command, JAX_PLATFORMS="nothing")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(f"error: {words}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: JAX has no devices to run on: Unable to initialize backend 'nothing'")
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "study").exists()
 
 
