@@ -156,6 +156,7 @@ WRONG = {
     "no argument": ("data = dict(source='folder')", "'folder' lacks its path: expected folder:<path>"),
     "needless argument": ("data = dict(source='digits:8')", "'digits:8': nothing can follow digits"),
     "unknown source": ("data = dict(source='flder:/x')", "unknown data source 'flder': did you mean 'folder'"),
+    "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
     "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
     "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
     "needless folder": ("data = dict(source='digits', folder='x')", "'x': data source digits reads no files"),

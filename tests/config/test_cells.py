@@ -169,6 +169,7 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
         (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
         (dict(means=dict(m=("iid", "c"))), "unknown setting in means.m 'c'"),
         (dict(means=dict(iid=("iid",))), "means.iid: expected at least one setting, and a name that no setting has"),
+        (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
         (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
         (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
         (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),

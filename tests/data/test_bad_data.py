@@ -56,6 +56,7 @@ def as_nobody():
         (dict(capacity=10**9), "federation: capacity 1000000000 is more than a client can own of 4 examples"),
         # domains
         (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
+        (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
         (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected each exactly"),
     ],
 )
@@ -366,3 +367,13 @@ def test_pickles_are_never_loaded(tmp_path):
     trap.dump(path)
     check("it holds Python objects, which are never loaded", sources.npz, path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_broken_annotations_of_tiny_imagenet(root):
+    save_image(root / "val" / "images" / "0.png", draw(1, (8, 8, 3))[0][0])
+    annotations = root / "val" / "val_annotations.txt"
+    for content in (b"0.png\n", b"\xff\xfe\x00"):
+        annotations.write_bytes(content)
+        check("val_annotations.txt: expected lines of <image> <class>", sources.folder, root)
+    annotations.write_text("0.png eel 0 0 7 7\n")
+    check("val/images/0.png: class 'eel' is not among the 4 classes", sources.folder, root)

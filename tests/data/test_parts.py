@@ -192,3 +192,11 @@ def test_what_hugging_face_leaves_beside_its_data(tmp_path):
                 stream.write_table(table)
     with pytest.warns(UserWarning, match=r"test/cache-1b2c3d.arrow, train/cache-1b2c3d.arrow not read, as no part"):
         assert_parts(sources.arrow(tmp_path / "data"), EXAMPLES["train"], EXAMPLES["test"])
+
+
+def test_files_of_several_kinds(tmp_path):
+    for name in ("train.csv", "test.tsv", "words.parquet"):
+        (tmp_path / name).write_text("text,label\na,1\nb,0\n")
+    check("it has parts in files of several kinds, CSV, TSV; move those of all but one", sources.texts, tmp_path)
+    (tmp_path / "test.tsv").rename(tmp_path / "test.csv")
+    assert len(sources.texts(tmp_path, vocabulary_size=2).images) == 2

@@ -157,6 +157,12 @@ def damaged(change):
             damaged(lambda old: python2_pickle({"data": np.zeros((1, 3072), np.uint8), "labels": [10]})),
             "test_batch, image 0: label 10 is not among the 10 classes",
         ),
+        (
+            "cifar10",
+            "cifar-10-batches-py/test_batch",
+            damaged(lambda old: python2_pickle({"labels": [1]})),
+            "data of shape",
+        ),
         ("mnist", "MNIST/raw/train-images-idx3-ubyte", damaged(lambda old: old[:-1]), "train-images.*cannot reshape"),
         ("mnist", "MNIST/raw/train-images-idx3-ubyte", damaged(lambda old: b"<html>"), "it begins with 3c68746d, exp"),
         ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),

@@ -144,6 +144,7 @@ IMAGES = np.zeros((2, 2, 2, 1), np.uint8)
     [
         ("client 'd': 0 inputs and 0 labels", ("d", IMAGES[:0], np.zeros(0, int))),
         ("client 'd': 2 inputs and 1 labels", ("d", IMAGES, np.zeros(1, int))),
+        ("labels 0 to 3, expected integers below 3", ("d", IMAGES, np.array([0, 3]))),
         (r"rows of inputs.npy are float32\[2, 2, 1\], expected uint8", ("d", IMAGES / 2, np.array([0, 1]))),
         (r"expected uint8\[2, 2, 1\] as before", ("d", IMAGES[:, :1], np.array([0, 1]))),
         ("a name of one line", ("d\ne", IMAGES, np.array([0, 1]))),

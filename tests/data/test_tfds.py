@@ -8,6 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 from small_data import assert_parts, assert_same_examples, catalogue_builder, check, draw, encode
+from tensorflow_datasets.core.download import downloader
 
 from fedjax_collapse import UserError, sources
 from fedjax_collapse.data.sources import normalisations
@@ -144,3 +145,19 @@ def test_damaged_files(tmp_path, prepared, file_format, damage):
     file.write_bytes(damage(file.read_bytes()))
     message = f"{folder}: split 'train' cannot be read .*remove that folder and prepare it again: pip install"
     check(message, sources.tfds, "cifar10", tmp_path)
+
+
+def test_a_download_without_a_network_ends_soon(tmp_path, monkeypatch):
+    """TFDS tries again ten times, which takes minutes; here its last exception is raised at once."""
+    retries = []
+
+    def download_and_prepare(self, **options):
+        retries.append(downloader.MAX_RETRIES)
+        raise ConnectionError("Max retries exceeded\nwith url " + 1000 * "kriz ")
+
+    usual = downloader.MAX_RETRIES
+    monkeypatch.setattr("fedjax_collapse.data.reading.images.tfds_listing.find_spec", lambda name: True)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", download_and_prepare)
+    message = r"preparing cifar10 failed \(Max retries exceeded with url kriz .*run again where there is a network"
+    check(message, sources.tfds, "cifar10", data_dir=str(tmp_path), download=True)
+    assert retries == [3] and downloader.MAX_RETRIES == usual == 10

@@ -231,3 +231,11 @@ def test_theory():
     assert [row[-2] for row in discs[-3:]] == ["0.0", "45.0", "45.0"]
     even = {row[0]: float(row[-2]) for row in sphere}
     assert even["centralised"] < even["FedAvg"] - 0.4  # on a narrow area
+
+
+def test_a_notebook_that_is_too_large_is_not_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(execute, "FOLDER", tmp_path)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x" * execute.LARGEST)])
+    with pytest.raises(ValueError, match=r"^large\.ipynb has 20\d,\d+ bytes, at most 200,000 are allowed"):
+        execute.save("large", notebook)
+    assert not list(tmp_path.iterdir())

@@ -261,3 +261,12 @@ def test_figures_of_files_fit_a_column(study):
         ]
         assert min(text.get_fontsize() for text in labels) >= 5.8
     assert plot.accuracy(study).get_figwidth() == drawing.WIDTH  # afterwards that of the page
+
+
+def test_settings_have_panels_and_other_figures_are_of_one(tmp_path):
+    study = load(write_cells(tmp_path))
+    assert [axes.get_title(loc="left") for axes in plot.accuracy(study).axes] == ["a 1", "b"]
+    assert plot.accuracy(study).axes[1].lines[0].get_ydata() == pytest.approx([40.5, 50.5])
+    with pytest.raises(UserError, match=r"has settings; expected .* such as study.of_setting\('a 1'\)"):
+        plot.partition(study)
+    assert plot.partition(study.of_setting("b")) and plot.sweep(study) is None is not plot.sweep(study.of_setting("b"))

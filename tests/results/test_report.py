@@ -21,6 +21,7 @@ from experiments.commands import report
 from fedjax_collapse import FedAvg, LocalTraining, simulate
 from fedjax_collapse.core.round_arrays import merge_segments, write_segment
 from fedjax_collapse.results import final_table, load, plot, write_report
+from fedjax_collapse.results.page import description
 from fedjax_collapse.results.plot.contents import PLOTS
 from fedjax_collapse.results.tables import accuracy_note, difference_tables, local_note, timing_table
 
@@ -349,6 +350,7 @@ ONES, COUNTS = np.ones((1, 4)), np.ones((3, 2), int)
         ("only/seed1/spectra.npz", dict(round=[1], server=ONES[:, 1:], local=ONES[:, 1:]), "3 features"),
         ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": ONES}, "task_loss among them"),
         ("only/seed0/partition.npz", dict(class_counts=COUNTS, domain_counts=COUNTS), "no array 'domain_names'"),
+        ("only/seed0/summary.json", '{"accuracy": 1.0}', "has no headline"),
         ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}', "paper"),
         ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81, "81 levels"),
     ],
@@ -373,3 +375,13 @@ def test_another_process_writes_the_same_page(study, page):
     command = [sys.executable, "-m", "fedjax_collapse.command", "report", "."]
     done = subprocess.run(command, cwd=study, capture_output=True, text=True, encoding="utf-8", check=True)
     assert "Significant dimensions" in done.stdout and (study / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_arms_that_differ_from_the_description_are_told(tmp_path):
+    """In data, clients, partition or network; what arms differ in otherwise is in the config below."""
+    study = make_study(tmp_path / "s", seeds=1, rounds=2, features=4)
+    assert "Other than that" not in description(load(study))
+    own = {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "methods": {"feddecorr": {}}}
+    arms = {"fedavg": {"clients": 10, "training": {"epochs": 3}}, "feddecorr": own, "absent": {"clients": 3}}
+    text = description(load(configure(study, arms=arms)))
+    assert text.endswith(". Other than that: feddecorr (partition.alpha 10.0, network.name moon_cnn).")

@@ -252,3 +252,8 @@ def test_a_model_at_the_end_of_its_last_round_is_kept():
     kept, is_trained = result.state.clients.memory["trained"]
     assert is_trained.all()
     assert_close(jax.tree.map(lambda leaf: leaf.mean(axis=0), kept), result.variables, 1e-6)
+
+
+def test_fine_tuning_needs_own_rows():
+    with pytest.raises(UserError, match="finetuning: the clients have no test rows of their own"):
+        run(federation()._replace(tests=None), finetuning=Finetuning())

@@ -8,6 +8,7 @@ import pytest
 from conftest import one_line
 from small_studies import start, write_config
 
+from experiments.commands import extract, show_partition
 from experiments.configs import base
 from fedjax_collapse import DPFedAvg, FedAvg, Federation, LocalTraining, Model, UserError, nn, partition, simulate
 from fedjax_collapse.config import build
@@ -211,3 +212,11 @@ def test_a_study_has_the_columns(tmp_path, capsys):
     assert summary["validation_round"]["mean"] == best["round"]
     assert start(config, workdir) == 2
     assert "common_validation is " in capsys.readouterr().err
+
+
+def test_files_of_all_training_examples_are_not_made_of_the_rest(tmp_path, capsys):
+    with pytest.raises(UserError, match="the file has all training examples; expected 0 here"):
+        extract.extract(config_of(data=dict(validation_fraction=0.1)), 0)
+    of_a_tenth = ["--config=quickstart", "--config.data.validation_fraction=0.1"]
+    assert show_partition.main([*of_a_tenth, f"--out={tmp_path / 'out'}"]) == 2 and not (tmp_path / "out").exists()
+    assert "its indices would be of the training examples that" in capsys.readouterr().err

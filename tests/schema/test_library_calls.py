@@ -124,6 +124,8 @@ OTHERS = [
     (lambda: engine.Vectorized(3), "Vectorized: on 3: expected tuple, got int"),
     (lambda: engine.Chunked(2, on=("cpu",)), r"Chunked: on \('cpu',\): 'cpu': expected Device, got str"),
     (lambda: engine.Sharded(2, 3), "Sharded: inner 3: expected ClientMap"),
+    (lambda: partition.iid("abc", 3), "iid: labels 'abc': expected an array, got str"),
+    (lambda: Model(nn.SmallCNN(4), (3,)).init(KEY), "SmallCNN: it takes images of height, width and channels, not inp"),
     (lambda: partition.dirichlet(np.ones(9), 3, 0.1), "dirichlet: labels an array of float64, expected int"),
     (lambda: partition.dirichlet(np.ones((9, 9), int), 3, 0.1), r"labels an array of shape \(9, 9\), expected \["),
     (lambda: partition.dirichlet(np.arange(9), 3, np.ones(9)), "alpha .*: expected float, got an array of shape"),

@@ -12,7 +12,7 @@ from small_studies import start, tree, write_config
 from tiny_networks import KINDS, tiny_model
 
 from experiments.commands import export_weights as export
-from fedjax_collapse import UserError, load_run, load_weights, save_weights
+from fedjax_collapse import Model, UserError, load_run, load_weights, nn, save_weights
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core import masks
 from fedjax_collapse.run.local_models import LocalModels
@@ -143,3 +143,14 @@ def test_the_network_in_pytorch_has_the_same_outputs(tmp_path, float64):
         variables._asdict(), images, np.ones(3, bool), train=False
     )
     np.testing.assert_allclose(found, outputs.logits, rtol=1e-4, atol=1e-5)
+
+
+def test_one_watched_client_is_not_enough(tmp_path, capsys):
+    assert start(write_config(tmp_path, "config.save_local = 'last'"), f"--workdir={tmp_path / 'study'}") == 2
+    assert "save_local 'last' keeps the models of watched clients: set watch to 'all'" in capsys.readouterr().err
+
+
+def test_a_network_without_a_twin_is_named(run):
+    other = run._replace(model=Model(nn.MLP(10, hidden=(6,), norm="batch"), (8, 8, 1)))
+    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), norm='batch'\) has no equivalent in PyTorch"):
+        other.to_torch()

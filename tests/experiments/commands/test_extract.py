@@ -10,7 +10,7 @@ from small_studies import start
 
 from experiments.commands import extract as command
 from experiments.configs import base
-from fedjax_collapse import Batch, load_run, save_weights, sources
+from fedjax_collapse import Batch, UserError, load_run, save_weights, sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.hashing import digest
@@ -124,3 +124,15 @@ def test_wrong_input_is_one_line(capsys, arguments, message):
     assert command.main([config_file(data=DOMAINS), *arguments]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_features_that_are_not_finite(monkeypatch):
+    evaluate = command.evaluate
+
+    def with_nan(*arguments):
+        found = evaluate(*arguments)
+        return found._replace(features=found.features * np.nan)
+
+    monkeypatch.setattr(command, "evaluate", with_nan)
+    with pytest.raises(UserError, match="features of examples 0 to 512 are not finite"):
+        command.extract(plain(base.get_config()) | dict(data=DOMAINS), 0)

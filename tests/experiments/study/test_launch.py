@@ -183,6 +183,7 @@ WRONG = {
     "with one dash": (["-config.clip=0"], "unknown config key in --config.clip: 'clip': expected one of arms"),
     "a usual name": (["-config.training.lr=0.1"], "'lr': did you mean 'learning_rate'? expected one of batch_size"),
     "a usual name without its section": (["--config.lr=0.1"], "'lr': did you mean 'training.learning_rate'?"),
+    "two configs": (["--config=pfllib"], "--config is given twice, as", "pfllib: expected one"),
     "a key of another section": (["--config.server.epochs=1"], "'epochs': did you mean 'training.epochs'?"),
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
     "unknown arm": (["--arm=fedprox"], "fedprox", "fedavg, feddecorr"),
@@ -248,6 +249,7 @@ def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
         ("config.network = dict(name='mlp'); config.server.batch_norm = 'local'", ["batch_norm", "no BatchNorm"]),
         ("config.methods = dict(moon=dict(needs_projector=True))", ["MOON: network SmallCNN has no projector"]),
         ("config.methods = dict(fedmr=dict(prototypes='one_hot')); config.network.channels = (4,)", ["not 4"]),
+        ("config.engine = dict(layout='chunked')", ["config.engine has no clients_at_once"]),
         ("raise RuntimeError('broken')", ["broken"]),
     ],
 )
