@@ -162,10 +162,12 @@ def assert_agree(study, expected, tolerance=TOLERANCE):
 
 def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatch):
     study = tmp_path / "study"
+
+    def has_rows():
+        return any(file.stat().st_size for file in study.rglob("metrics.jsonl"))
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            launch, "stop_on_signal", lambda: lambda: any(file.stat().st_size for file in study.rglob("metrics.jsonl"))
-        )
+        patched.setattr(launch, "stop_on_signal", lambda: has_rows)
         assert in_one(config, study, 2, TOGETHER) == launch.STOPPED
     statuses, outputs, _ = in_many(config, study, (2, 1), TOGETHER)
     assert statuses == [0, 0] and "resumes after round 1" in outputs[0]
