@@ -31,12 +31,12 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
     """
     composed = []
     for name, kind in METHODS.items():
-        if kind.needs_adapters and name not in _OF_ADAPTERS:
-            continue
         own = {name: kind(**_OPTIONS.get(name, {}))}
+        if "adapters" in own[name].needs and name not in _OF_ADAPTERS:
+            continue
         for place, algorithm in enumerate(composed):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
-            is_alone = any(method.needs_adapters or method.has("perturb") for method in extended.methods.values())
+            is_alone = any("adapters" in method.needs or method.has("perturb") for method in extended.methods.values())
             if len(algorithm.methods) < 9 and not is_alone and network_of(extended):
                 composed[place] = extended
                 break

@@ -136,7 +136,7 @@ class Drawn:
     mean_size: jax.Array  # mean of the sizes of all clients of the federation
     budget: jax.Array | None = None  # the fraction of its local steps that it takes; None means all of them
     arrives: jax.Array | None = None  # whether its upload reaches the server; None means that every upload does
-    held_out: jax.Array | None = None  # number of true rows after these, for validation; None: no method has the hook
+    held_out: jax.Array | None = None  # number of true rows after these, for validation; None: no method holds any out
     expected: jax.Array | None = None  # number of clients in a cohort; None unless uploads are weighted by it
 
     @property

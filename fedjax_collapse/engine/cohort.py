@@ -4,7 +4,6 @@ All randomness is derived from identities (round, client, epoch), never from a p
 on the layout of clients nor on whether their data and states are stored on the device or on the host.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -187,7 +186,7 @@ def stack(
         mean_size=jnp.full(len(cohort), jnp.sum(trained) / num_clients),
         budget=budgets,
         arrives=arrives,
-        held_out=of_cohort(sizes - trained) if algorithm.having("held_out") else None,
+        held_out=of_cohort(sizes - trained) if algorithm.having("validation") else None,
         expected=None if expected is None else jnp.full(len(cohort), expected, jnp.result_type(float)),
     )
 
@@ -232,7 +231,7 @@ def train(
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
         metrics = spec.diverging.metrics(client, result, spec.model.task.metric)
         stacked = ()
-        if algorithm.stacks_uploads:
+        if algorithm.stacking:
             stacked, upload = upload.mean.params, upload._replace(mean=upload.mean._replace(params=()))
         upload = weigh(upload, client.weight, client.is_counted)
         own = masks.without(algorithm.common_to_clients(spec.model), trained.variables)
@@ -240,7 +239,7 @@ def train(
 
     outcome = _map_clients(spec, algorithm, received, clients, train_client, slots)
     (states, stacked), (steps, metrics), upload = outcome.result, outcome.numbers, outcome.summand
-    if algorithm.stacks_uploads:
+    if algorithm.stacking:
         params = server.combine_uploads(algorithm, received.server, received.round, clients, stacked)
         upload = upload._replace(mean=upload.mean._replace(params=params))
     if clients.arrives is not None:
@@ -259,49 +258,32 @@ def aggregate(
     """
     divided = None if clients.expected is None else server.Divided(clients.expected[0], received.round, received.key)
     new, measured = server.aggregate(algorithm, spec.model, received.server, upload, divided), {}
-    if algorithm.measuring():
-        measured, diverged = _sum_reports(spec, algorithm, received._replace(server=new), clients, local.measure)
+    if algorithm.having("measure", "round"):
+        measured, diverged = measure(spec, algorithm, received._replace(server=new), clients, "round")
         metrics = spec.diverging.with_measured(result.metrics, new, clients, diverged)
         result = result._replace(metrics=metrics)
-        new = server.apply_measured(algorithm, spec.model, new, measured)
-    new = server.after_round(algorithm, received.server.variables, new, measured)
+    new = server.after_measuring(algorithm, spec.model, received.server.variables, new, measured, "round")
     return spec.diverging.server(new, received.server, clients), result
 
 
-def first_reports(
-    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client
+def after_measuring(
+    spec: RoundSpec, algorithm: FedAvg, old: Server, measured: dict[str, PyTree], left_out: jax.Array | None, when: str
+) -> Server:
+    """Returns the server after all clients have measured its model; unchanged if all are left out."""
+    new = server.after_measuring(algorithm, spec.model, old.variables, old, measured, when)
+    return new if left_out is None else where(~jnp.all(left_out), new, old)
+
+
+def measure(
+    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client, when: str
 ) -> tuple[dict[str, PyTree], PyTree]:
-    """Returns the clients' summed reports on the initial model, for the methods that start with a report.
+    """Returns the clients' summed reports on the server's model, for the methods that measure it at this time.
 
     If clients are skipped, also returns which of the reports diverge [cohort].
     """
-    return _sum_reports(spec, algorithm, received, clients, local.first_report)
 
-
-def measured_by_all(
-    spec: RoundSpec, algorithm: FedAvg, received: Received, clients: Client
-) -> tuple[dict[str, PyTree], PyTree]:
-    """Returns what ``first_reports`` returns, for the reports of all clients on the model after the round."""
-    return _sum_reports(spec, algorithm, received, clients, functools.partial(local.measure, by_all=True))
-
-
-def start_with(
-    spec: RoundSpec, algorithm: FedAvg, old: Server, reports: dict[str, PyTree], left_out: jax.Array | None
-) -> Server:
-    """Returns the server before the first round, updated by all clients' reports; unchanged if all are left out."""
-    new = server.combine_first_reports(algorithm, spec.model, old, reports)
-    return new if left_out is None else where(~jnp.all(left_out), new, old)
-
-
-def end_with(algorithm: FedAvg, old: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
-    """Returns the server after all clients have measured its model; unchanged if all are left out."""
-    new = server.after_round(algorithm, old.variables, old, reports, by_all=True)
-    return new if left_out is None else where(~jnp.all(left_out), new, old)
-
-
-def _sum_reports(spec, algorithm, received, clients, report):
     def report_of(context):
-        client, reports = context.client, report(context)
+        client, reports = context.client, local.measure(context, when)
         diverged = spec.diverging.diverged(reports, client)
         return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=diverged)
 

@@ -86,12 +86,14 @@ def run_rounds(
                 for stored, leaf in zip(*map(jax.tree.leaves, (states, made)), strict=True):
                     stored[...] = leaf
             state = state._replace(server=new, round=state.round + 1)
-        if algorithm.measuring(by_all=True):
+        if algorithm.having("measure", "evaluation"):
             last = state.round - 1
             report = functools.partial(_measure, spec, algorithm, state.server, last)
             key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
             left_out, reports = _reports_of_all(spec, algorithm, host, key, states, report)
-            state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
+            state = state._replace(
+                server=_after_measuring(spec, algorithm, state.server, reports, left_out, "evaluation")
+            )
             _mark(records[-1], left_out)
     record = jax.tree.map(functools.partial(_stack, spec.layout.max_rounds), *records)
     return Advance(state, record, result.watched.collected(spec))
@@ -102,7 +104,7 @@ def with_first_reports(
 ) -> tuple[State, np.ndarray | None]:
     """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
     client_map = spec.layout.client_map
-    if not algorithm.starting:
+    if not algorithm.having("measure", "start"):
         return state, None
     current, key = client_map.replicate((state.server, state.key))
     states = state.clients
@@ -112,7 +114,7 @@ def with_first_reports(
         host, report = _Host.of(spec, assignment, examples), functools.partial(_first_reports, spec, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
         left_out, total = _reports_of_all(spec, algorithm, host, of_clients, states, report)
-        return state._replace(server=_start_with(spec, algorithm, current, total, left_out)), left_out
+        return state._replace(server=_after_measuring(spec, algorithm, current, total, left_out, "start")), left_out
 
 
 def _train_and_aggregate(spec, algorithm, host, state, first):
@@ -334,18 +336,17 @@ def _run_round(spec, algorithm, server, states, round, key, cohort):
 @functools.partial(jax.jit, static_argnums=0)
 def _first_reports(spec, algorithm, server, states, cohort):
     clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, 0, cohort.examples)
-    return cohorts.first_reports(spec, algorithm, received, clients)
+    return cohorts.measure(spec, algorithm, received, clients, "start")
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _measure(spec, algorithm, server, round, states, cohort):
     clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, round, cohort.examples)
-    return cohorts.measured_by_all(spec, algorithm, received, clients)
+    return cohorts.measure(spec, algorithm, received, clients, "evaluation")
 
 
 _dispatch = jax.jit(server.dispatch)
-_start_with = jax.jit(cohorts.start_with, static_argnums=0)
-_end_with = jax.jit(cohorts.end_with)
+_after_measuring = jax.jit(cohorts.after_measuring, static_argnums=(0, 5))
 
 
 def _compiled_or_not(client_map: ClientMap):

@@ -129,7 +129,7 @@ class Program:
 
     def _on_devices(self):
         client_map, run_map, runs = self._spec.layout.client_map, self._spec.run_map, []
-        if run_map is None or self._runs[0][0].starting:  # first reports are computed run by run
+        if run_map is None or self._runs[0][0].having("measure", "start"):  # first reports are computed run by run
             self._examples = client_map.replicate(self._examples)
         for algorithm, state, assignment in self._runs:
             assignment = assignment._replace(order=home_order(self._spec, assignment))

@@ -164,7 +164,7 @@ def with_first_reports(
     Also returns the clients [clients] whose reports were left out because they were not finite; None if clients are not
     skipped.
     """
-    if not algorithm.starting:
+    if not algorithm.having("measure", "start"):
         return state, None
     return _with_first_reports(spec, algorithm, state, assignment, examples)
 
@@ -198,7 +198,7 @@ def _run_one(spec, algorithm, state, assignment, examples, num_rounds):
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
     watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
     advance = jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
-    if algorithm.measuring(by_all=True):
+    if algorithm.having("measure", "evaluation"):
         return _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds)
     return advance
 
@@ -257,10 +257,10 @@ def _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds)
     state, record = advance.state, advance.record
     last = state.round - 1
     received = cohorts.Received(state.server, last, examples)
-    report = functools.partial(cohorts.measured_by_all, spec, algorithm, received)
+    report = functools.partial(cohorts.measure, spec, algorithm, received, when="evaluation")
     key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
     left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
-    new = cohorts.end_with(algorithm, state.server, reports, left_out)
+    new = cohorts.after_measuring(spec, algorithm, state.server, reports, left_out, "evaluation")
     if left_out is not None:
         skipped = record.metrics[SKIPPED]
         of_last = jnp.where(left_out, 1, skipped[num_rounds - 1])
@@ -271,10 +271,11 @@ def _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds)
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(spec, algorithm, state, assignment, examples):
     received = cohorts.Received(state.server, 0, examples)
-    report = functools.partial(cohorts.first_reports, spec, algorithm, received)
+    report = functools.partial(cohorts.measure, spec, algorithm, received, when="start")
     key = Stream.FIRST_REPORTS.key(state.key)
     left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
-    return state._replace(server=cohorts.start_with(spec, algorithm, state.server, reports, left_out)), left_out
+    new = cohorts.after_measuring(spec, algorithm, state.server, reports, left_out, "start")
+    return state._replace(server=new), left_out
 
 
 def _reports_of_all(spec, algorithm, state, assignment, key, report):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.methods.robust.backdoor import Backdoor
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.measurement import MeasurementView
@@ -19,7 +20,7 @@ def backdoor(view: MeasurementView) -> dict[str, float]:
         raise UserError("measurement backdoor: it compares classes, and this task has none; leave it out")
     found = (method for method in view.algorithm.methods.values() if isinstance(method, Backdoor))
     method = next(found, Backdoor())
-    method.check_with(view.algorithm.training, view.algorithm.private_part, view.model)
+    method.check_with(Setup(view.algorithm.training, view.algorithm.private_part, view.model))
     test, others = view.federation.test, view.labels != int(method.target)
     images = np.asarray(test.inputs)
     patched = test._replace(inputs=method.patched(images, images.max(axis=(0, 1, 2))))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.records import Outputs, UserError
+from fedjax_collapse.core.records import Outputs, PyTree, Scalar, UserError, Variables
 from fedjax_collapse.losses import class_sums, masked_mean
-from fedjax_collapse.methods.base import FinishView, LocalView
+from fedjax_collapse.methods.base import FinishView, LocalView, Method, Term
 
 MODES = ("eval", "train")  # of the network while prototypes are computed
 
@@ -21,6 +21,21 @@ class Prototypes(NamedTuple):
 
     means: jax.Array  # [classes, features]
     valid: jax.Array  # [classes], bool
+
+
+class WithPrototypes(Method):
+    """A method whose state at the server is prototypes, to which features are pulled with its ``strength``."""
+
+    strength: Scalar
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        return no_prototypes(shapes)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        return update_prototypes(shared, *report)
 
 
 def no_prototypes(shapes: Outputs) -> Prototypes:

@@ -5,14 +5,11 @@ recompile; its choices (variant names, flags) are declared with ``option`` and a
 hooks that it needs; a hook that no method overrides costs nothing. Hooks are pure and written for one client:
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
-    init_memory_among           the latter, where it depends on the number of clients
-    first_report, first_model   what all clients report before the first round, and the model that it makes
-    share_private, own_parts    a client's private parts, computed from the server's state
-    held_out                    how many of its examples a client does not train on
     batch                       the batches that a client trains on instead of its own
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
+    frozen                      other models whose outputs the loss reads
     gradient, correct, decay    how the gradient is computed, and what the local optimizer receives
     upload, finish              what is sent instead of the update; a client's new memory and report
     corrupt_uploads             what arrives instead of the cohort's uploads, seen all together
@@ -20,23 +17,23 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     combine                     the server's new state
     perturb, noise              noise on the mean upload, and what is accounted for of it
     aggregate                   the server's update
-    measure, apply              a second pass of the cohort, on the new model
+    measure, apply              what clients report on the server's model, and the model that follows from it
     after_round                 the server's state once its model is updated
     dispatch                    what the server makes for each client of the states of all
     evaluated                   the model that is evaluated
     personal, predict           the model that a client uses, and its predictions
 
 A method may also declare how clients are weighted (``weighting``), which part of the network is private
-(``private``), and which parts are trained one after the other (``phases``).
+(``private``), which parts are trained one after the other (``phases``), which examples are held out (``validation``),
+what the model must have (``needs``), and the methods with which it cannot be combined (``excludes``).
 
 A new method is a new file with one class; no other file has to be edited.
 """
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import chex
 import jax
@@ -192,6 +189,40 @@ class DispatchView:
     key: Key  # for this method in this round
 
 
+def exclusive(hook: Callable) -> Callable:
+    """Marks a hook that at most one method of an algorithm may override; returns it."""
+    hook.is_exclusive = True
+    return hook
+
+
+class Setup(NamedTuple):
+    """What a method is used with."""
+
+    training: LocalTraining  # with the phases and frozen parts that methods declare
+    private: str  # everything that clients keep private
+    model: Model
+    num_clients: int | None = None  # in the whole federation; None in ``check_with``
+
+
+class Exclusion(NamedTuple):
+    """Other methods beside which a method is rejected: those that have all of some hooks or attributes."""
+
+    hooks: tuple[str, ...]  # of the other method; () is any
+    reason: str  # for a message that begins with the names of both
+    when: str | None = None  # the ``when_measured`` of the other method; None is any
+    is_earlier: bool = False  # whether only a method that comes before it
+
+
+# of a method whose ``aggregate`` assumes the mean of what the clients upload
+NEEDS_MEAN = tuple(
+    Exclusion(
+        (hook,),
+        "the former's server step is not made of the mean upload alone, expected no method that sees all uploads",
+    )
+    for hook in ("corrupt_uploads", "combine_uploads")
+)
+
+
 def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
     """Returns ``value``, which the method's hook returned, after checking it against ``like``, which the hook received.
 
@@ -210,35 +241,36 @@ class Method:
     """Base class: no state, and hooks that do nothing. Subclasses are final; they do not call ``super``."""
 
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
-    needs_classes: bool = False  # whether it requires a classification task
-    needs_head: type[linen.Module] | None = None  # the head of ``nn/heads`` that the network must have
-    needs_adapters: bool = False  # whether the network must have low-rank adapters
-    sends_factors: bool = False  # whether its report is made of products of adapters, which are sent in its place
+    needs: tuple[str | type[linen.Module], ...] = ()  # of the model: ``classes``, ``adapters``, ``levels`` (which
+    # ``penalty`` reads in ``view.outputs.levels``), or a head of ``nn/heads``
     not_sent: tuple[str, ...] = ()  # patterns of paths that need no sending (``training/communication.py``)
     reports_update: tuple[str, ...] = ()  # likewise of its report, where it is the update times a number
     scales_upload: bool = False  # whether its ``upload`` multiplies the update by a number
+    density: float | None = None  # fraction of an array's entries that are sent after ``upload``; None: as before it
+    phases: Annotated[tuple[Phase, ...], "has phases of its own"] = ()  # which replace ``LocalTraining.epochs``
+    validation: Annotated[float, "holds out examples"] = 0.0  # fraction of a client's examples, the last ones, rounded
+    # down, that count nowhere else: its size, weight, class counts, steps and sums over its data are of the others
     dispatch_reads: tuple[str, ...] = ("*",)  # patterns of paths that ``dispatch`` reads after clients changed them,
     dispatch_makes: tuple[str, ...] = ("*",)  # that it makes for clients,
     dispatch_keeps: tuple[str, ...] = ()  # and that only it uses: ``private/...`` and ``memory/...``
+    makes_adapters: Annotated[bool, "makes the server's adapters"] = False  # whether ``aggregate`` computes them
     moved: str = "none"  # the part that is frozen for clients, but changed by the server
     received: str = "none"  # the part that is frozen for clients, but that ``receive`` changes
-    private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
+    private: Annotated[str, "keeps a part of the network"] = "none"  # that stays at clients, as does ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
     stores_common: bool = False  # whether it stores memory of params that are always the same for all clients
-    needs_mean: bool = False  # whether its ``aggregate`` assumes the weighted mean of what the clients upload
-    needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
+    excludes: tuple[Exclusion, ...] = ()  # the methods with which it cannot be combined
+    when_measured: str = "round"  # when clients ``measure`` the server's model: ``start``, ``round`` or ``evaluation``
+    unused: tuple[str, ...] = ()  # hooks that it overrides, but does not use with its options
     strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
 
     def check(self) -> None:
         """Raises UserError for invalid field values; called once before a run, outside compiled code."""
         check_fields(self)
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+    def check_with(self, setup: Setup) -> None:
         """Raises UserError if the method does not support the local training, private part or model; called once."""
-
-    def check_among(self, methods: Mapping[str, "Method"]) -> None:
-        """Raises UserError if the method, one of ``methods``, cannot be combined with the others in this order."""
 
     def check_cohort(self, cohort_size: int, num_clients: int) -> None:
         """Raises UserError if the method does not support cohorts of this many of all clients; called once."""
@@ -249,8 +281,8 @@ class Method:
         return not strengths or any(strength != 0 for strength in strengths)
 
     def has(self, hook: str) -> bool:
-        """Returns whether the method overrides the hook."""
-        return getattr(type(self), hook) is not getattr(Method, hook)
+        """Returns whether the method overrides the hook and uses it."""
+        return hook not in self.unused and getattr(type(self), hook) is not getattr(Method, hook)
 
     def makes_own(self) -> bool:
         """Whether clients use models of their own because of it, not only parts that are private."""
@@ -261,71 +293,26 @@ class Method:
         changes_steps = any(map(self.has, ("gradient", "correct", "decay", "phases")))
         return (self.has("task") or self.has("penalty")) and not changes_steps
 
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases of local training, which replace ``LocalTraining.epochs``; at most one method overrides this."""
-        raise NotImplementedError
-
-    def starts_with_report(self) -> bool:
-        """Whether all clients report before the first round, by ``first_report`` or else by ``finish``."""
-        return self.has("first_report")
-
-    def first_report(self, view: ClientView) -> PyTree:
-        """Returns a client's report on the initial model; the sum of all clients' reports is passed to ``combine``."""
-        raise NotImplementedError
-
-    def first_model(self, variables: Variables, report: PyTree, model: Model) -> Variables:
-        """Returns the model of the first round, from the initial one and the sum of all clients' first reports.
-
-        Frozen parts may change; private parts do not. States of methods are initialised before, from the initial model.
-        At most one method of an algorithm overrides this hook.
-        """
-        raise NotImplementedError
-
-    def measures_all(self) -> bool:
-        """Whether all clients ``measure`` the model before each evaluation, instead of the cohort in each round.
-
-        If so, ``after_round`` is called only then, with ``before`` equal to ``after``, and ``apply`` is never called.
-        """
-        return False
-
-    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+    def init_memory(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
         """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
+
+        A method whose memory depends on the number of clients, or on the private part, has the third argument as well.
 
         ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
         Params that no client ever changes, as of the base of a network with adapters, are None when it is called for
         what is stored of each client. In a round, memory has the leaves that follow from these params; the round must
-        not change them, which is checked. With ``stores_common`` all is stored.
+        not change them, which is checked. With ``stores_common``, or the third argument, all is stored.
         """
-        return ()
-
-    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        """Returns the initial state of the server, which is sent to every client. ``shapes``: as in ``init_memory``."""
-        return ()
-
-    def init_memory_among(self, variables: Variables, shapes: Outputs, num_clients: int) -> PyTree:
-        """Returns the initial memory of one of so many clients; replaces ``init_memory``."""
         raise NotImplementedError
 
-    def share_private(self, private: dict[str, jax.Array]) -> PyTree:
-        """Returns the initial state of the server from the initial private parts, by path; replaces ``init_shared``."""
-        raise NotImplementedError
-
-    def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
-        """Returns the private parts, by path, with which a client is trained and evaluated; ``private`` is stored."""
+    def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
+        """Returns the initial state of the server, which is sent to every client; arguments as of ``init_memory``."""
         raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
         """Returns models whose outputs on each batch, in evaluation mode, ``penalty`` reads from ``view.frozen``.
 
         They are constant within a round, so each is run once over the client's examples, not once per epoch.
-        """
-        return {}
-
-    def held_out(self, size: jax.Array) -> jax.Array:
-        """Returns how many of its ``size`` examples a client holds out for validation, the last ones; same dtype.
-
-        They count nowhere else: a client's size, its weight, class counts, steps and sums over its data, for all
-        methods, are of the others. At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError
 
@@ -338,11 +325,12 @@ class Method:
         """
         raise NotImplementedError
 
+    @exclusive
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.
 
         ``view.server`` is what it starts from otherwise. Before an evaluation every client computes the first of both
-        likewise. At most one method of an algorithm overrides this hook.
+        likewise.
         """
         raise NotImplementedError
 
@@ -354,21 +342,22 @@ class Method:
         """Returns what ``view.carry`` is in the next step, from this step's outputs."""
         raise NotImplementedError
 
+    @exclusive
     def task(self, view: LocalView) -> jax.Array:
-        """Returns the loss of a batch, which replaces the model's task loss; at most one method overrides this."""
+        """Returns the loss of a batch, which replaces the model's task loss."""
         raise NotImplementedError
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         """Returns the terms that are added to the loss of one step, by name."""
         raise NotImplementedError
 
+    @exclusive
     def gradient(self, gradient_of: Callable[..., PyTree], params: PyTree, view: GradientView) -> PyTree:
         """Returns the gradient of a step, from one or more calls of ``gradient_of(params)`` on the same batch and key.
 
         ``gradient_of(params, mask)`` is of those rows of the batch for which ``mask`` [batch] is True. BatchNorm's
         running statistics and the metrics are taken from the first call. The gradient is 0 for parts that are not
-        trained. A method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry. At
-        most one method of an algorithm overrides this hook.
+        trained. A method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry.
         """
         raise NotImplementedError
 
@@ -387,23 +376,21 @@ class Method:
         """
         raise NotImplementedError
 
-    def entries(self, sent: int, size: int) -> int:
-        """Returns how many of an array's ``size`` entries are sent after ``upload``, if ``sent`` were before it."""
-        return sent
-
+    @exclusive
     def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
         """Returns the uploads that the server receives in place of ``stacked``, the params of all, [cohort, ...].
 
-        They are 0 where ``view.counted`` is False, and what is returned there is ignored. At most one method of an
-        algorithm overrides this hook. The engine holds the uploads of a whole cohort only for this hook and the next.
+        They are 0 where ``view.counted`` is False, and what is returned there is ignored. The engine holds the uploads
+        of a whole cohort only for this hook and the next.
         """
         raise NotImplementedError
 
+    @exclusive
     def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
         """Returns what replaces the weighted mean of the uploads, from the params of all, [cohort, ...].
 
         They are 0 where ``view.counted`` is False. BatchNorm's running statistics and reports are still averaged and
-        summed. At most one method of an algorithm overrides this hook.
+        summed.
         """
         raise NotImplementedError
 
@@ -412,17 +399,18 @@ class Method:
 
         A client whose report is dropped adds zero. The memory of clients outside the cohort does not change.
         """
-        return view.memory, ()
+        raise NotImplementedError
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         """Returns the server's new state from the sum of the cohort's reports."""
-        return shared
+        raise NotImplementedError
 
+    @exclusive
     def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:
         """Returns the mean upload with noise, and the server's new state, before any ``aggregate``.
 
         ``update`` has the parts that clients send. What breaks the privacy that the noise is for is rejected
-        (``privacy/guarantee.py``). At most one method of an algorithm overrides this hook, and ``noise`` with it.
+        (``privacy/guarantee.py``). The method overrides ``noise`` as well.
         """
         raise NotImplementedError
 
@@ -439,15 +427,26 @@ class Method:
         raise NotImplementedError
 
     def measure(self, view: FinishView) -> PyTree:
-        """Returns a client's report on the server's new model, ``view.trained``; summed over the cohort."""
+        """Returns a client's report on the server's model, ``view.trained``, which is summed over the clients.
+
+        ``when_measured`` says which clients and when: the cohort, on the new model of each ``round``; all clients, on
+        the initial model before the first round (``start``), or on the last model before each ``evaluation``. The sum
+        is passed to ``apply``, but not before an evaluation, and then to ``after_round``, which is called only then.
+        """
         raise NotImplementedError
 
     def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
-        """Returns the server's model, from the new model and the sum of the cohort's ``measure``."""
+        """Returns the server's model, from the one that was measured and the sum of the clients' ``measure``.
+
+        Private parts do not change, nor, except at the ``start``, do frozen parts.
+        """
         raise NotImplementedError
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
-        """Returns the server's state after its model was updated; ``measured`` is () without ``measure``."""
+        """Returns the server's state after its model was updated; ``measured`` is () without ``measure``.
+
+        ``before`` is the model that was sent; at the ``start`` and before an ``evaluation``, the one that was measured.
+        """
         raise NotImplementedError
 
     def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], PyTree]:
@@ -458,18 +457,16 @@ class Method:
         """
         raise NotImplementedError
 
+    @exclusive
     def personal(self, view: ClientView) -> Variables:
-        """Returns the model that the client uses, which own tests score; ``view.server`` is the one that it received.
-
-        At most one method of an algorithm overrides this hook.
-        """
+        """Returns the model that the client uses, which own tests score; ``view.server`` is what it received."""
         raise NotImplementedError
 
+    @exclusive
     def predict(self, outputs: Outputs, view: PredictView) -> jax.Array:
         """Returns the logits [batch, classes] with which the client predicts, from outputs of its model in own tests.
 
         ``view.server`` is the model that it received; for tests of the model at the end of its last round, that model.
-        At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError
 
@@ -478,17 +475,55 @@ class Method:
         raise NotImplementedError
 
 
+def exclusives() -> dict[str, str]:
+    """Returns what a method does by each hook, or attribute, that at most one method of an algorithm may have.
+
+    Such hooks are marked by ``exclusive``, attributes by an annotation with this text.
+    """
+    hooks = {name: f"has a {name} of its own" for name, value in vars(Method).items() if hasattr(value, "is_exclusive")}
+    texts = {name: getattr(hint, "__metadata__", None) for name, hint in Method.__annotations__.items()}
+    return hooks | {name: text for name, (text,) in filter(all, texts.items())}
+
+
+_EARLIER = {  # hooks and attributes of earlier versions -> what takes their place
+    "first_report": "measure, with when_measured = 'start'",
+    "first_model": "apply, with when_measured = 'start'",
+    "starts_with_report": "when_measured = 'start'",
+    "measures_all": "when_measured = 'evaluation'",
+    "init_memory_among": "init_memory(variables, shapes, setup), with setup.num_clients",
+    "share_private": "init_shared(variables, shapes, setup), with setup.private",
+    "own_parts": "dispatch(view), which returns the private parts",
+    "held_out": "validation, the fraction of the examples that is held out",
+    "entries": "density, the fraction of the entries that is sent",
+    "check_among": "excludes",
+    "needs_mean": "excludes = NEEDS_MEAN",
+    **dict.fromkeys(("needs_classes", "needs_head", "needs_adapters", "needs_levels"), "needs = ('classes', ...)"),
+}
+
+
+def takes_setup(hook: Callable) -> bool:
+    """Returns whether ``init_shared`` or ``init_memory`` of a method has its third argument."""
+    return len(inspect.signature(hook).parameters) > 2
+
+
+def initial_state(hook: Callable, variables: Variables, setup: Setup) -> PyTree:
+    """Returns what ``init_shared`` or ``init_memory`` of a method returns."""
+    arguments = variables, setup.model.initial_shapes()._replace(levels=()), setup
+    return hook(*arguments[: 3 if takes_setup(hook) else 2])
+
+
 def check_hooks(name: str, method: Method) -> None:
-    """Raises UserError unless each hook that the method overrides takes the arguments that it is called with."""
-    for hook, given in _arguments_of_hooks().items():
+    """Raises UserError for a hook of an earlier version, or with other arguments than it is called with."""
+    for earlier, instead in _EARLIER.items():
+        if hasattr(method, earlier):
+            raise UserError(f"method {name}: {earlier} is of an earlier version, expected {instead}")
+    if callable(method.phases):
+        raise UserError(f"method {name}: phases is a function, expected a property or a tuple")
+    for hook, declared in inspect.getmembers(Method, inspect.isfunction):
         if method.has(hook):
-            check_signature(f"method {name}: {hook}", getattr(method, hook), *given)
-
-
-@functools.cache
-def _arguments_of_hooks() -> dict[str, list[str]]:
-    declared = inspect.getmembers(Method, inspect.isfunction)
-    return {hook: list(inspect.signature(function).parameters)[1:] for hook, function in declared}
+            own, (_, *given) = getattr(method, hook), inspect.signature(declared).parameters
+            needs_all = hook not in ("init_shared", "init_memory") or takes_setup(own)
+            check_signature(f"method {name}: {hook}", own, *(given if needs_all else given[:2]))
 
 
 class Regularizer(Method):

@@ -101,7 +101,7 @@ def locate_nonfinite(
     spec = dataclasses.replace(spec, layout=spec.layout._replace(client_map=client_map), run_map=None)
     missing = found.round - 1 - int(state.round)
     try:
-        if missing or (algorithm.starting and found.round == 1):
+        if missing or (algorithm.having("measure", "start") and found.round == 1):
             program = engine.Program(spec, [run], examples, storage)
             program.prepare()
             for left in range(missing, 0, -spec.layout.max_rounds):

@@ -144,8 +144,7 @@ def by_stage(
     scores = {stage: found[stage] for stage in stages}
     if is_split and algorithm.has_global:
         of_server = [stage for stage in stages if stage != TRAINED or not algorithm.having("receive")]
-        deciding = algorithm.having("own_parts")  # on private parts, without what makes personal models
-        found_global = score(of_server, dataclasses.replace(algorithm, methods=deciding))
+        found_global = score(of_server, dataclasses.replace(algorithm, methods={}))
         scores |= {f"global_{stage}": found_global[stage] for stage in of_server}
     if validated is not None:
         scores[VALIDATION] = found[VALIDATION]

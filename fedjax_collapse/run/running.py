@@ -134,7 +134,7 @@ class RunLoop:
         self.done, self.last = int(states[0].round), 0
         self.stored = stored(self.done) if stored else None
         # all clients measure at the end of a call: then the rounds between two evaluations are a single one
-        self.is_divisible = not any(algorithm.measuring(by_all=True) for algorithm in self.algorithms)
+        self.is_divisible = not any(algorithm.having("measure", "evaluation") for algorithm in self.algorithms)
         self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, assignments, strict=True))
@@ -414,7 +414,7 @@ class RunLoop:
                 write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
             saved = history.rows, history.clients, history.spectra, history.measurements, history.own_tests
             headline = HEADLINES[self.headlines[i]]
-            private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
+            private = jax.device_get(state.clients.private)
             personal = functools.partial(
                 self._personal, i, state._replace(server=state.server._replace(variables=variables))
             )

@@ -13,22 +13,17 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import ClientState, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import Method, check_hooks
+from fedjax_collapse.core.records import UserError, Variables
+from fedjax_collapse.methods.base import Method, Setup, check_hooks, exclusives
 from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.optim.optimizers import check_matrices, check_optimizer
 from fedjax_collapse.schema.options import Part, check_fields, option
-
-# hooks that at most one method may have
-_EXCLUSIVE = (
-    "first_model", "task", "gradient", "phases", "held_out", "receive", "corrupt_uploads", "combine_uploads",
-    "perturb", "personal", "predict",
-)  # fmt: skip
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -100,70 +95,45 @@ class FedAvg:
         for name, method in self.methods.items():
             check_hooks(name, method)
             method.check()
-        for hook in _EXCLUSIVE:
+        actions = exclusives()
+        for hook, action in actions.items():
             if len(found := self.having(hook)) > 1:
-                raise UserError(f"methods {' and '.join(found)}: each has a {hook} of its own, expected at most one")
+                raise UserError(f"methods {' and '.join(found)}: each {action}, expected at most one")
         for hook, setting, is_given in (
-            ("task", "task_loss", self.training.task_loss is not None),
-            ("phases", "phases", self.training.phases),
-            ("phases", "steps", self.training.steps is not None),
-            ("phases", "momentum_reset=False", not self.training.momentum_reset),
+            ("task", "training.task_loss", self.training.task_loss is not None),
+            ("phases", "training.phases", self.training.phases),
+            ("phases", "training.steps", self.training.steps is not None),
+            ("phases", "training.momentum_reset=False", not self.training.momentum_reset),
+            ("makes_adapters", "a server optimizer", self.server_optimizer is not None),
         ):
             if is_given and (found := self.having(hook)):
-                raise UserError(f"method {next(iter(found))}: training.{setting} is given too, expected one of them")
-        if len(found := [name for name, method in self.methods.items() if method.private != "none"]) > 1:
-            raise UserError(f"methods {' and '.join(found)}: each keeps a part of the network, expected at most one")
-        for name, method in self.methods.items():
-            if method.has("carry") and not method.has("init_carry"):
-                raise UserError(f"method {name}: it has a hook carry, expected init_carry as well")
-            if method.has("first_model") and not method.starts_with_report():
-                raise UserError(f"method {name}: it has a hook first_model, expected first_report as well")
-            method.check_among(self.methods)
-            self._check_factors(name, method)
-            self._check_mean(name, method)
+                why = f"{setting} is given too, and it {actions[hook]}"
+                raise UserError(f"method {next(iter(found))}: {why}; expected one of them")
+        for hook, needed in (("carry", "init_carry"), ("apply", "measure")):
+            for name in self.having(hook).keys() - self.having(needed).keys():
+                raise UserError(f"method {name}: it has a hook {hook}, expected {needed} as well")
+        for place, (name, method) in enumerate(self.methods.items()):
+            for hooks, reason, when, is_earlier in method.excludes:
+                for other in list(self.methods)[: place if is_earlier else None]:
+                    if other != name and all(other in self.having(hook, when) for hook in hooks):
+                        raise UserError(f"methods {name} and {other}: {reason}")
         if model is not None:
             self._check_with(model)
-
-    def _check_factors(self, name, method):
-        """Raises UserError if something changes what a method makes the server's adapters of, or these, afterwards."""
-        if not (method.needs_adapters and method.has("aggregate")):
-            return
-        if self.server_optimizer is not None:
-            raise UserError(f"method {name}: it makes the server's adapters itself, expected no server optimizer")
-        found = [other for other in self.having("upload") if other != name]
-        if method.sends_factors and found:
-            raise UserError(
-                f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
-                "trained ones, expected no method that changes uploads"
-            )
-
-    def _check_mean(self, name, method):
-        """Raises UserError if a method needs the uploads' mean, or makes no use of it, and another one replaces it."""
-        makes_adapters = method.needs_adapters and method.has("aggregate")
-        for other in self._stacking:
-            if method.needs_mean or makes_adapters:
-                raise UserError(
-                    f"methods {name} and {other}: the former's server step is not made of the mean upload alone, "
-                    "expected no method that sees all uploads"
-                )
 
     def _check_with(self, model):
         network = f"network {type(model.module).__name__}"
         if getattr(model.initial_shapes(), "features", None) is None:
             raise UserError(f"{network}: it returns no features, expected Outputs(features [batch, d], logits)")
         for name, method in self.methods.items():
-            if method.needs_adapters and model.adapters is None:
-                raise UserError(
-                    f"method {name}: {network} has no adapters; set network.adapters, in Python "
-                    "Model(..., adapters=LoRA(...))"
-                )
-            if method.needs_classes and not model.task.is_classification:
-                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
-            _check_head(name, method, model)
-        if self.weights_by == "expected" and (averaged := self._averaged_statistics(model)):
+            for need in method.needs:
+                _check_need(f"method {name}", need, model)
+        shapes = model.variable_shapes()
+        if self.weights_by == "expected" and (
+            averaged := masks.by_path(masks.without(self.not_uploaded(model), shapes).batch_stats)
+        ):
             raise UserError(
-                f"{network}: running statistics ({averaged[0]}) are in the mean, whose weights do not sum to 1 with "
-                "weighting 'expected'; choose a network without BatchNorm, or private='batch_norm'"
+                f"{network}: running statistics ({next(iter(averaged))}) are in the mean, whose weights do not sum to "
+                "1 with weighting 'expected'; choose a network without BatchNorm, or private='batch_norm'"
             )
         training = self.local_training
         if model.adapters is not None and "base" not in training.freeze.split("+"):
@@ -187,31 +157,14 @@ class FedAvg:
             if made_by is not None:
                 check_matrices(what, made_by, masks.without(untrained, model.variable_shapes()).params)
         for method in self.methods.values():
-            method.check_with(training, self.private_part, model)
-        if self._stacking and all(jax.tree.leaves(self.not_uploaded(model).params)):
-            raise UserError(f"method {self._stacking[0]}: clients upload no params to combine; leave it out")
+            method.check_with(Setup(training, self.private_part, model))
+        if self.stacking and all(jax.tree.leaves(self.not_uploaded(model).params)):
+            raise UserError(f"method {self.stacking[0]}: clients upload no params to combine; leave it out")
 
-    def _averaged_statistics(self, model):
-        """Returns the paths of the running statistics that clients send."""
-        shapes = model.variable_shapes()
-        return list(masks.by_path(masks.without(self.not_uploaded(model), shapes).batch_stats))
-
-    def having(self, hook: str) -> dict[str, Method]:
-        """Returns the methods that override the hook, in their order."""
-        return {name: method for name, method in self.methods.items() if method.has(hook)}
-
-    @property
-    def starting(self) -> dict[str, Method]:
-        """The methods that report on the initial model before the first round."""
-        return {name: method for name, method in self.methods.items() if method.starts_with_report()}
-
-    def measuring(self, by_all: bool = False) -> dict[str, Method]:
-        """Returns the methods that measure the new model.
-
-        Args:
-            by_all: whether all clients measure it, before an evaluation, rather than the cohort, in each round.
-        """
-        return {name: method for name, method in self.having("measure").items() if method.measures_all() == by_all}
+    def having(self, hook: str, when: str | None = None) -> dict[str, Method]:
+        """Returns the methods that override the hook, in their order; with ``when`` those measured at this time."""
+        having = {name: method for name, method in self.methods.items() if method.has(hook)}
+        return {name: method for name, method in having.items() if when in (None, method.when_measured)}
 
     def enabled(self) -> "FedAvg":
         """Returns the algorithm without methods that have no effect, and with a momentum of None where it is 0.
@@ -226,8 +179,7 @@ class FedAvg:
     @property
     def private_part(self) -> str:
         """Everything that clients keep private: ``private`` and the part that a method declares."""
-        parts = [part for part in (self.private, *(m.private for m in self.methods.values())) if part != "none"]
-        return "+".join(parts) or "none"
+        return _joined(self.private, *(method.private for method in self.methods.values()))
 
     @property
     def is_personal(self) -> bool:
@@ -246,32 +198,19 @@ class FedAvg:
     @property
     def local_training(self) -> LocalTraining:
         """``training`` with the phases and the frozen parts of methods that declare them."""
-        training = self.training
-        parts = [part for part in (training.freeze, *(m.freeze for m in self.methods.values())) if part != "none"]
-        if parts:
-            training = training.replace(freeze="+".join(parts))
-        for method in self.having("phases").values():
-            training = training.replace(phases=method.phases())
-        return training
-
-    @property
-    def needs_levels(self) -> bool:
-        """Whether a method uses intermediate representations of the network."""
-        return any(method.needs_levels for method in self.methods.values())
+        freeze = _joined(self.training.freeze, *(method.freeze for method in self.methods.values()))
+        phases = next((method.phases for method in self.having("phases").values()), self.training.phases)
+        return self.training.replace(freeze=freeze, phases=phases)
 
     @property
     def sends_updates(self) -> bool:
         """Whether clients send updates, because of methods or weights; otherwise they send their models."""
-        is_changed = bool(self.having("upload") or self.having("aggregate"))
-        return is_changed or self.stacks_uploads or self.weights_by == "expected"
+        is_changed = self.having("upload") or self.having("aggregate") or self.stacking
+        return bool(is_changed) or self.weights_by == "expected"
 
     @property
-    def stacks_uploads(self) -> bool:
-        """Whether the uploads of a whole cohort are held at once, because a method sees all of them."""
-        return bool(self._stacking)
-
-    @property
-    def _stacking(self):
+    def stacking(self) -> list[str]:
+        """The methods because of which the uploads of a whole cohort are held at once, as they see all of them."""
         return [name for hook in ("corrupt_uploads", "combine_uploads") for name in self.having(hook)]
 
     @property
@@ -283,16 +222,9 @@ class FedAvg:
 
     def trained_sizes(self, sizes: jax.Array) -> jax.Array:
         """Returns how many of its ``sizes`` [clients] examples each client trains on, without those held out."""
-        for method in self.having("held_out").values():
-            return sizes - jax.vmap(method.held_out)(sizes)
+        for method in self.having("validation").values():
+            return sizes - jnp.floor(method.validation * sizes + 1e-3).astype(sizes.dtype)
         return sizes
-
-    def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
-        """Returns, by path, the private parts with which a client starts a round and is evaluated."""
-        private = client.private
-        for name, method in self.having("own_parts").items():
-            private = method.own_parts(private, shared[name], client.memory[name])
-        return private
 
     def unchanged_by_server(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
@@ -320,11 +252,22 @@ class FedAvg:
         return functools.reduce(masks.union, moved, self.unchanged_by_server(model))
 
 
-def _check_head(name, method, model):
-    """Raises UserError if the network lacks the head that the method needs; heads are named by their files."""
-    needed = method.needs_head
-    if needed is not None and not layers_of_class(model, needed):
+def _joined(*parts):
+    """Returns the union of parts of the network."""
+    return "+".join(part for part in parts if part != "none") or "none"
+
+
+def _check_need(what, need, model):
+    """Raises UserError if the model lacks what a method needs; heads are named by their files."""
+    network = f"network {type(model.module).__name__}"
+    if need == "classes" and not model.task.is_classification:
+        raise UserError(f"{what}: the model's task has no classes, expected one of classification")
+    if need == "adapters" and model.adapters is None:
         raise UserError(
-            f"method {name}: network {type(model.module).__name__} has another head; set "
-            f"network.head={needed.__module__.rpartition('.')[2]!r}, in Python head=nn.heads.{needed.__name__}"
+            f"{what}: {network} has no adapters; set network.adapters, in Python Model(..., adapters=LoRA(...))"
+        )
+    if isinstance(need, type) and not layers_of_class(model, need):
+        raise UserError(
+            f"{what}: {network} has another head; set network.head={need.__module__.rpartition('.')[2]!r}, in Python "
+            f"head=nn.heads.{need.__name__}"
         )

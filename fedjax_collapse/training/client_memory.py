@@ -12,30 +12,32 @@ import jax
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, Variables
-from fedjax_collapse.methods.base import Method
+from fedjax_collapse.methods.base import Method, Setup, initial_state, takes_setup
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.algorithm import FedAvg
 
-_OF_ALL = ("dispatch", "own_parts", "init_memory_among")  # hooks that see the whole memory of all clients, or make it
 
-
-def initial(algorithm: FedAvg, model: Model, variables: Variables) -> dict[str, PyTree]:
+def initial(algorithm: FedAvg, variables: Variables, setup: Setup) -> dict[str, PyTree]:
     """Returns the memory of each method before a client's first round, as it is stored."""
     own = variables
-    if not algorithm.having("first_model"):  # which may change frozen params
-        own = masks.without(algorithm.common_to_clients(model, always=True), variables)
+    if not algorithm.having("apply", "start"):  # which may change frozen params
+        own = masks.without(algorithm.common_to_clients(setup.model, always=True), variables)
+
+    def stores_all(method):
+        return method.stores_common or method.has("dispatch") or takes_setup(method.init_memory)
+
     return {
-        name: _made(method, model, variables if method.stores_common or any(map(method.has, _OF_ALL)) else own)
+        name: _made(method, variables if stores_all(method) else own, setup)
         for name, method in algorithm.methods.items()
     }
 
 
 def whole(algorithm: FedAvg, model: Model, variables: Variables, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """Returns the memory that a client has in its round, from what is stored and the server's variables."""
-    filled = dict(memory)
+    filled, setup = dict(memory), Setup(algorithm.local_training, algorithm.private_part, model)
     for name, method in algorithm.methods.items():
         if name in memory and None in jax.tree.leaves(memory[name], is_leaf=_is_none):
-            filled[name] = masks.fill(memory[name], _made(method, model, variables))
+            filled[name] = masks.fill(memory[name], _made(method, variables, setup))
     return filled
 
 
@@ -47,13 +49,15 @@ def stored(memory: Mapping[str, PyTree], like: Mapping[str, PyTree]) -> dict[str
     }
 
 
-def _made(method: Method, model: Model, variables: Variables) -> PyTree:
-    """Returns the result of the method's ``init_memory``; None where its params are None."""
+def _made(method: Method, variables: Variables, setup: Setup) -> PyTree:
+    """Returns the result of the method's ``init_memory``, None where its params are None; () without the hook."""
+    if not method.has("init_memory"):
+        return ()
     if method.remembered is not None:
-        mask = masks.by_path(model.mask(method.remembered).params)
+        mask = masks.by_path(setup.model.mask(method.remembered).params)
         params = zip(mask, jax.tree.leaves(variables.params, is_leaf=_is_none), strict=True)
         variables = {path: leaf for path, leaf in params if mask[path]}
-    return method.init_memory(variables, model.initial_shapes()._replace(levels=()))
+    return initial_state(method.init_memory, variables, setup)
 
 
 def _is_none(leaf):

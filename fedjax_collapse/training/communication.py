@@ -22,19 +22,21 @@ Every entry of an array counts as one number of any type. A PyTorch state dict, 
 more number for each layer with running statistics: its counter of batches.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Examples, PyTree
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.outline import context_of, outline_of, shapes_of_known, shapes_of_own
+from fedjax_collapse.training.outline import client_of, outline_of
 
 MODEL = ("params", "batch_stats")
 
@@ -71,11 +73,13 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     variables = model.variable_shapes()
     algorithm, model = algorithm.enabled(), outline_of(model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, 2), variables)
-    given = {"received": received, "known": shapes_of_known(), "own": shapes_of_own(algorithm, train, state)}
-    upload = jax.eval_shape(lambda given: local.run(context_of(algorithm, model, given)).upload, given)
-    measured = {}
-    if algorithm.measuring():
-        measured = jax.eval_shape(lambda given: local.measure(context_of(algorithm, model, given)), given)
+    of_round = train, received, jnp.zeros((), jnp.int32), client_of(algorithm, train, state)
+
+    def reports(*of_round):
+        context = local.LocalContext(algorithm, model, *of_round)
+        return local.run(context).upload, local.measure(context)
+
+    upload, measured = jax.eval_shape(reports, *of_round)
     changed = masks.without(algorithm.unchanged_by_server(model), variables)
     not_sent = [pattern for method in algorithm.methods.values() for pattern in method.not_sent]
     sent = _sizes({"up": upload.mean}, not_sent)
@@ -138,6 +142,6 @@ def _entries(algorithm: FedAvg, path: str, size: int) -> int:
     """Returns how many numbers represent an array of an upload; for a sparse array its entries and their positions."""
     sent = size
     if algorithm.sends_updates and path.startswith("up/params/"):
-        for method in algorithm.having("upload").values():
-            sent = method.entries(sent, size)
+        for method in algorithm.having("density").values():
+            sent = max(1, math.ceil(method.density * size))
     return min(2 * sent, size)

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, Examples, UserError
+from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import client_memory, local, server
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.outline import outline_of
+from fedjax_collapse.training.outline import client_of, outline_of
 
 _WEIGHT = 0.01  # of every param
 
@@ -42,20 +42,9 @@ def changed_memory(algorithm: FedAvg, model: Model, examples: Examples) -> list[
         return []
     count = min(algorithm.training.batch_size, len(examples.labels))
     examples = examples._replace(inputs=examples.inputs[:count], labels=examples.labels[:count], identities=None)
-    one, size = jnp.ones(()), jnp.asarray(count, jnp.int32)
-    client = Client(
-        id=jnp.zeros((), jnp.int32),
-        size=size,
-        weight=one,
-        key=jax.random.key(0),
-        num_clients=jnp.ones((), jnp.int32),
-        mean_size=one * count,
-        held_out=jnp.zeros((), jnp.int32) if algorithm.having("held_out") else None,
-        rows=jnp.arange(count),
-        state=state,
-    )
+    of_round = examples, received, jnp.zeros((), jnp.int32), client_of(algorithm, examples, state)
     run = jax.jit(lambda *of_round: local.run_whole(local.LocalContext(algorithm, model, *of_round)).state.memory)
-    after = masks.by_path(run(examples, received, jnp.zeros((), jnp.int32), client))
+    after = masks.by_path(run(*of_round))
     stored = masks.by_path(state.memory)
     constant = {path: leaf for path, leaf in masks.by_path(before).items() if path not in stored}
     return [path for path, leaf in constant.items() if np.any(leaf != after[path])]

@@ -1,15 +1,12 @@
 """A client's round on an outline of the network, which tells what depends on what without the network's cost."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Batch, Client, ClientState, Examples, Key, Outputs, PyTree, Variables
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.training import local
 from fedjax_collapse.training.algorithm import FedAvg
 
 
@@ -53,29 +50,17 @@ def outline_of(model: Model) -> Outline:
     return Outline(**vars(model), real=model)
 
 
-def shapes_of_known() -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of what the server also knows about a client."""
-    whole, real = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.int32, jnp.result_type(float)))
-    return {"round": whole, "id": whole, "weight": real, "num_clients": whole, "mean_size": real}
-
-
-def shapes_of_own(algorithm: FedAvg, train: Examples, state: ClientState) -> PyTree:
-    """Returns the shapes of what only the client has."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((algorithm.training.batch_size,), ()))
-    examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), train)
-    held_out = size if algorithm.having("held_out") else None
-    return {"examples": examples, "rows": rows, "size": size, "held_out": held_out, "state": state, "key": key}
-
-
-def context_of(algorithm: FedAvg, model: Outline, given: Mapping[str, Any]) -> local.LocalContext:
-    """Returns a client's round.
-
-    Args:
-        algorithm: the algorithm.
-        model: the outline.
-        given: ``received``, a ``Server``, and what the shapes of ``known`` and ``own`` are of.
-    """
-    known, own = dict(given["known"]), dict(given["own"])
-    round, examples = known.pop("round"), own.pop("examples")
-    return local.LocalContext(algorithm, model, examples, given["received"], round, Client(**known, **own))
+def client_of(algorithm: FedAvg, train: Examples, state: ClientState) -> Client:
+    """Returns a client with the first batch of the examples, or of their shapes."""
+    count, one = min(algorithm.training.batch_size, train.labels.shape[0]), jnp.ones(())
+    return Client(
+        id=jnp.zeros((), jnp.int32),
+        size=jnp.asarray(count, jnp.int32),
+        weight=one,
+        key=jax.random.key(0),
+        num_clients=jnp.ones((), jnp.int32),
+        mean_size=one * count,
+        held_out=jnp.zeros((), jnp.int32) if algorithm.having("validation") else None,
+        rows=jnp.arange(count),
+        state=state,
+    )

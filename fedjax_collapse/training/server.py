@@ -18,7 +18,7 @@ from fedjax_collapse.core.records import (
     UserError,
     Variables,
 )
-from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, check_returned
+from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, Setup, check_returned, initial_state
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training import client_memory
@@ -27,33 +27,21 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int) -> tuple[Server, ClientState]:
     """Returns the server's state, and the state of ONE of so many clients, before the first round."""
-    shapes = model.initial_shapes()._replace(levels=())
-    shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
-    memory = client_memory.initial(algorithm, model, variables)
-    for name, method in algorithm.having("init_memory_among").items():
-        memory[name] = method.init_memory_among(variables, shapes, num_clients)
+    setup = Setup(algorithm.local_training, algorithm.private_part, model, num_clients)
+    shared = dict.fromkeys(algorithm.methods, ())
+    for name, method in algorithm.having("init_shared").items():
+        shared[name] = initial_state(method.init_shared, variables, setup)
+    memory = client_memory.initial(algorithm, variables, setup)
     optimizer = ()
     if algorithm.server_optimizer is not None:
         optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
     private = masks.select(model.mask(algorithm.private_part), variables)
-    shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
     if not algorithm.training.momentum_reset:
         frozen = model.mask(algorithm.local_training.frozen_part()).params
         memory[OPTIMIZER] = algorithm.training.make_optimizer().init(masks.without(frozen, variables.params))
     if algorithm.keep_trained:
         memory[TRAINED] = masks.without(algorithm.common_to_clients(model, always=True), variables), jnp.zeros((), bool)
     return Server(variables, shared, optimizer), ClientState(memory, private)
-
-
-def combine_first_reports(algorithm: FedAvg, model: Model, server: Server, reports: dict[str, PyTree]) -> Server:
-    """Returns the server before the first round, given the summed reports of all clients on the initial model."""
-    combined = {name: algorithm.methods[name].combine(server.shared[name], r) for name, r in reports.items()}
-    variables = server.variables
-    for name, method in algorithm.having("first_model").items():
-        made = method.first_model(variables, reports[name], model)
-        made = check_returned(name, "first_model", made, variables)
-        variables = masks.where(model.mask(algorithm.private_part), variables, made)
-    return server._replace(variables=variables, shared={**server.shared, **combined})
 
 
 def combine_uploads(
@@ -107,15 +95,17 @@ def aggregate(
 ) -> Server:
     """Returns the server after a round, given the cohort's reduced uploads."""
     old, mean, reports = server.variables, masks.fill(upload.mean, server.variables), upload.total
-    shared = {
-        name: check_returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
-        for name, method in algorithm.methods.items()
-    }
+    shared = dict(server.shared)
+    for name, method in algorithm.having("combine").items():
+        shared[name] = check_returned(name, "combine", method.combine(shared[name], reports[name]), shared[name])
     if algorithm.sends_updates:
         sent = upload.mean.params
-        for name in algorithm.having("perturb"):
+        for name, method in algorithm.having("perturb").items():
             _check_only_reports_of(name, reports)
-            sent, shared[name] = _perturbed(algorithm, name, sent, shared[name], reports[name], divided)
+            key = method_key(Stream.NOISE.key(jax.random.fold_in(divided.key, divided.round)), name)
+            view = NoiseView(shared[name], reports[name], divided.expected, divided.round, key)
+            noisy = method.perturb(sent, view)
+            sent, shared[name] = check_returned(name, "perturb", noisy, (sent, shared[name]))
         update = masks.fill(sent, jax.tree.map(jnp.zeros_like, old.params))
         for name, method in algorithm.having("aggregate").items():
             update = check_returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
@@ -132,33 +122,29 @@ def aggregate(
     return Server(masks.where(algorithm.unchanged_by_server(model), old, new), shared, optimizer)
 
 
-def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
-    """Returns the server after its cohort has measured the new model."""
-    variables = server.variables
-    for name, method in algorithm.having("apply").items():
-        if not method.measures_all():
-            variables = check_returned(name, "apply", method.apply(variables, measured[name], model), variables)
-    return server._replace(variables=masks.where(algorithm.unchanged_by_server(model), server.variables, variables))
-
-
-def after_round(
-    algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree], by_all: bool = False
+def after_measuring(
+    algorithm: FedAvg, model: Model, before: Variables, server: Server, measured: dict[str, PyTree], when: str
 ) -> Server:
-    """Returns the server with the methods' state updated for its new model.
+    """Returns the server after its clients have measured its model.
 
     Args:
         algorithm: the algorithm.
-        before: the model that was sent in this round.
-        server: the server with its new model.
-        measured: the measurements of the new model, by method.
-        by_all: whether to update the methods whose model is measured by all clients, instead of the others.
+        model: the model.
+        before: the variables that were sent in this round.
+        server: the server with its new variables.
+        measured: the sums of the clients' measurements, by method.
+        when: the time, ``Method.when_measured``.
     """
-    shared = dict(server.shared)
-    for name, method in algorithm.having("after_round").items():
-        if method.measures_all() == by_all:
-            kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
-            shared[name] = check_returned(name, "after_round", kept, shared[name])
-    return server._replace(shared=shared)
+    variables, shared = server.variables, dict(server.shared)
+    for name, method in algorithm.having("apply", when).items():
+        if when != "evaluation":
+            variables = check_returned(name, "apply", method.apply(variables, measured[name], model), variables)
+    fixed = model.mask(algorithm.private_part) if when == "start" else algorithm.unchanged_by_server(model)
+    variables = masks.where(fixed, server.variables, variables)
+    for name, method in algorithm.having("after_round", when).items():
+        new = method.after_round(shared[name], before, variables, measured.get(name, ()))
+        shared[name] = check_returned(name, "after_round", new, shared[name])
+    return server._replace(variables=variables, shared=shared)
 
 
 def dispatch(
@@ -192,21 +178,13 @@ def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientSt
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
         variables = method.evaluated(variables, server.shared[name], model)
-    private = own_parts(algorithm, server, clients)
-    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), private)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
     return masks.replace(variables, mean)
-
-
-def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[str, jax.Array]:
-    """Returns, by path, the private parts with which each of the stacked clients starts a round and is evaluated."""
-    if not algorithm.having("own_parts"):
-        return clients.private
-    return jax.vmap(algorithm.own_parts, in_axes=(None, 0))(server.shared, scored_clients(algorithm, clients))
 
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
     """Returns the part of the clients' states that their models are made from."""
-    making = ("own_parts", "batch", "receive", "personal", "predict")
+    making = ("batch", "receive", "personal", "predict")
     used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
     return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
 
@@ -219,13 +197,6 @@ def _check_only_reports_of(name, reports):
                 f"methods {name} and {other}: clients also send a report of {other}, which the noise does not cover; "
                 f"choose one of them"
             )
-
-
-def _perturbed(algorithm, name, update, shared, report, divided):
-    """Returns the mean upload with the method's noise, and the method's new state."""
-    key = Stream.NOISE.key(jax.random.fold_in(divided.key, divided.round))
-    view = NoiseView(shared, report, divided.expected, divided.round, method_key(key, name))
-    return check_returned(name, "perturb", algorithm.methods[name].perturb(update, view), (update, shared))
 
 
 def _optimized(algorithm, variables):

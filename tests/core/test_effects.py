@@ -142,7 +142,7 @@ def programs(
         started,
         jax.jit(score).trace(algorithm, state, clients),
         jax.jit(time).trace(given, key),
-        *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
+        *([compiled._with_first_reports.trace(*arguments)] if algorithm.having("measure", "start") else []),
     ]
     if algorithm.is_personal:
         owned, models = (data.train, data.ownership), (algorithm, state, clients)

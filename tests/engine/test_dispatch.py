@@ -11,7 +11,7 @@ from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine,
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.engine import host_rounds, rounds
-from fedjax_collapse.methods import Method, option
+from fedjax_collapse.methods import Method
 from fedjax_collapse.training.communication import communication
 
 SHARDED = engine.Sharded(2, engine.Chunked(2))
@@ -29,14 +29,10 @@ class Exchange(Method):
     dispatch_reads = (f"private/{HEAD}",)
     dispatch_makes = (f"private/{HEAD}", "memory/mean")
     dispatch_keeps = ("memory/noise", "memory/seen")
-    pulls: bool = option(True)
 
-    def has(self, hook):
-        return super().has(hook) and (self.pulls or hook != "dispatch")
-
-    def init_memory_among(self, variables, shapes, num_clients):
+    def init_memory(self, variables, shapes, setup):
         mean = variables.params["Dense_1"]["kernel"]
-        return dict(mean=mean, noise=jnp.zeros(()), seen=jnp.zeros(num_clients), trained=jnp.zeros(()))
+        return dict(mean=mean, noise=jnp.zeros(()), seen=jnp.zeros(setup.num_clients), trained=jnp.zeros(()))
 
     def finish(self, view):
         pull = jnp.sum(view.memory["mean"] * view.trained.params["Dense_1"]["kernel"])
@@ -57,7 +53,7 @@ class Exchange(Method):
 
 @struct.dataclass
 class Silent(Exchange):
-    pulls: bool = option(False)
+    unused = ("dispatch",)
 
 
 @pytest.fixture(scope="module", autouse=True)

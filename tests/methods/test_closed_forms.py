@@ -235,7 +235,7 @@ def test_a_resumed_run_does_not_start_again(tmp_path):
 
 
 class NoReport(Method):
-    def first_model(self, variables, report, model):
+    def apply(self, variables, measured, model):
         return variables
 
 
@@ -252,11 +252,11 @@ class NoReport(Method):
             Model(nn.MLP(3, head=nn.heads.ETF), (2,)),
             r"Fed3R: the head has .*; expected a kernel \[128, 3\] and a bias",
         ),
-        (FedAvg(methods={"it": NoReport()}), Model(nn.MLP(3), (2,)), "method it: it has a hook first_model, expected"),
+        (FedAvg(methods={"it": NoReport()}), Model(nn.MLP(3), (2,)), "method it: it has a hook apply, expected"),
         (
             FedAvg(methods={"it": AFL(), "decov": DeCov()}),
             Model(nn.MLP(3), (2,)),
-            "AFL: nothing is trained, which decov would change; set finetune=True",
+            "methods it and decov: the former trains nothing, which the latter would change; set finetune=True",
         ),
     ],
 )

@@ -272,11 +272,11 @@ def test_declarations_of_what_is_not_sent(name, federation):
         rows, size = (jnp.asarray(leaf)[id] for leaf in federation.ownership)
         client = Client(id, size, rows=rows, state=own, key=jax.random.key(1), **known)
         context = local.LocalContext(algorithm, network, federation.train, received, state.round, client)
-        measured = local.measure(context).get(name, ()) if algorithm.measuring() else ()
+        measured = local.measure(context).get(name, ()) if algorithm.having("measure", "round") else ()
         return local.run(context).upload, measured
 
     (upload, measured), (other, others) = train(state.server, 1), train(state.server, 2)
-    if not algorithm.starting:  # whose state was sent before the first round
+    if not algorithm.having("measure", "start"):  # whose state was sent before the first round
         shared = {"shared": state.server.shared[name]}
         shared = hidden(shared, matching(shared, method.not_sent))["shared"]
         assert_same_bits(train(state.server._replace(shared={name: shared}), 1), (upload, measured))
@@ -285,7 +285,7 @@ def test_declarations_of_what_is_not_sent(name, federation):
         updates = {path: leaf - before[path] for path, leaf in updates.items()}
     report = {"report": upload.total[name], "measured": measured}
     theirs = masks.by_path({"report": other.total[name], "measured": others})
-    known = {} if method.sends_factors else matching(report, method.not_sent)
+    known = {} if method.has("makes_adapters") and method.has("finish") else matching(report, method.not_sent)
     for path in (path for path, is_known in known.items() if is_known):
         assert_same_bits(masks.by_path(report)[path], theirs[path])
     of_update = matching(upload.total[name], method.reports_update)

@@ -50,6 +50,7 @@ from fedjax_collapse.methods import (
     TopK,
 )
 from fedjax_collapse.methods.adapters import _low_rank, hetlora
+from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.schema.options import constructor
 
@@ -104,7 +105,7 @@ def test_fedrot_lora_with_a_strength_is_between(monkeypatch):
 
 
 def test_fedsvd_allows_no_server_optimizer():
-    with pytest.raises(UserError, match=r"^method it: it makes the server's adapters itself, expected no server opti"):
+    with pytest.raises(UserError, match=r"^method it: a server optimizer is given too, "):
         FedAvg(methods={"it": FedSVD()}, server_optimizer=jax.tree_util.Partial(optax.sgd, 1.0)).check()
     FedAvg(methods={"it": FedSVD(), "clip": ClipUpdate()}).check()
 
@@ -130,7 +131,7 @@ def test_rolora_trains_one_factor_in_turns(federation):
         (dict(weight_decay=0.1), {}, "^RoLoRA: weight decay would move the factor"),
         (dict(optimizer=jax.tree_util.Partial(optax.adamw)), {}, "^RoLoRA: weight decay would move the factor"),
         (dict(momentum=0.9, momentum_reset=False), {}, "^RoLoRA: training.momentum_reset=False would move the"),
-        ({}, {"scaffold": Scaffold()}, "^method scaffold: its corrections would move the factor"),
+        ({}, {"scaffold": Scaffold()}, "^methods .* and scaffold: the latter's corrections would move the factor"),
     ],
     ids=["weight decay", "adamw", "momentum", "scaffold"],
 )
@@ -277,7 +278,7 @@ def test_no_momentum_of_adapters_that_were_replaced(method):
 @pytest.mark.parametrize("method", REPLACING)
 @pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC()])
 def test_no_partner_that_remembers_changes_of_adapters_that_were_replaced(method, other):
-    expected = f"^{type(method).__name__}: other keeps, from round to round, .*; leave one of the two out$"
+    expected = "^methods .* and other: the latter keeps, from round to round, .*; leave one of the two out$"
     with pytest.raises(UserError, match=expected):
         FedAvg(LocalTraining(), {"other": other, "replacing": method}).check(network())
 
@@ -329,13 +330,13 @@ def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
-        method((1, 3)).check_with(LocalTraining(), "none", network())
+        method((1, 3)).check_with(Setup(LocalTraining(), "none", network()))
 
 
 @pytest.mark.parametrize(
     ("options", "others", "expected"),
     [
-        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: .* no server optimizer"),
+        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: a server optimizer .*"),
         ({}, {"clip": ClipUpdate()}, "methods it and clip: .* no method that changes uploads"),
         ({}, {"top": TopK()}, "methods it and top: .* no method that changes uploads"),
     ],

@@ -47,6 +47,12 @@ class Task(Method):
 
 
 @struct.dataclass
+class Earlier(Method):
+    def first_report(self, view):
+        return ()
+
+
+@struct.dataclass
 class Wrong(Method):
     """Its hook returns another tree than it received."""
 
@@ -96,6 +102,8 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
 @pytest.mark.parametrize(
     ("methods", "training", "message"),
     [
+        ({"a": Task(), "b": Task()}, TRAINING, "methods a and b: each has a task of its own, expected at most one"),
+        ({"a": Earlier()}, TRAINING, "method a: first_report is of an earlier version, expected measure, with when_"),
         ({"a": Task()}, TRAINING.replace(task_loss=lambda view: 0.0), "method a: training.task_loss is given too"),
         ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),
         ({}, TRAINING.replace(phases=(Phase("heads", 1),)), "part heads: the network has no such layer"),

@@ -106,7 +106,7 @@ def test_smallest_combinations_of_singular_matrices():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(private="body"), "FedPAC: private parts body.head, expected the head alone"),
+        (dict(private="body"), "FedPAC: private parts body.head, expected the head, which"),
         (dict(training=TRAINING.replace(steps=2)), "method it: training.steps is given too"),
     ],
 )

@@ -112,9 +112,10 @@ def test_parts_of_methods_are_joined(federation):
         ),
         (FedAvg(SIMPLE.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
         (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
+        (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has phases of its own"),
         (
             FedAvg(SIMPLE.replace(momentum_reset=False), {"fedrep": FedRep()}),
-            "method fedrep: training.momentum_reset=False is given too, expected one of them",
+            "method fedrep: training.momentum_reset=False is given too, and it has phases of its own",
         ),
         (FedAvg(SIMPLE, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no such"),
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),

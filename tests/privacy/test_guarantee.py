@@ -69,7 +69,7 @@ def beside(**others):
         (beside(feddyn=methods.FedDyn()), {}, "method dp: weights of clients 'equal' depend on the other clients"),
         (beside(moon=methods.MOON(), s=methods.Scaffold()), {}, "methods dp and s: clients also send a report of s"),
         (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
-        (beside(ccvr=methods.CCVR()), {}, "methods dp and ccvr: ccvr measures the new model on the clients' data"),
+        (beside(ccvr=methods.CCVR()), {}, "methods dp and ccvr: ccvr measures the server's model on the clients' data"),
         (beside(fedamp=methods.FedAMP()), {}, "methods dp and fedamp: fedamp makes the clients' states from those of"),
         (FedAvg(TRAINING, {"dp": DPFedAvg(), "top": methods.TopK()}), {}, "methods dp and top: the latter changes"),
         (PRIVATE, dict(on_nan="skip_client"), "method dp: on_nan 'skip_client' repeats a round"),

@@ -14,7 +14,6 @@ from conftest import assert_close
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.nn.adapters import LoRA
-from fedjax_collapse.training.server import own_parts
 from reference.networks import TorchCNN
 from reference.rounds import TRAINING, PlainFedAvg, Rounds, is_in
 
@@ -85,7 +84,7 @@ def assert_same_rounds(case, name, federation):
         found = run_library(case, name, federation)
         expected = run_reference(case, case.plain, federation, found)
         plain = run_plain(case, federation, found)
-        own_found = own_parts(found.algorithm, found.state.server, found.state.clients)
+        own_found = found.state.clients.private
         case.plain.check(found, expected)
     after, model = found.state.server.variables, found.model
     assert_close(after, expected.server.dump(), TOLERANCE)

@@ -217,8 +217,7 @@ class Counting(Method):
 
     failing: float = 3.0  # a client's number, or -1 for all; traced, so that both are one program
 
-    def starts_with_report(self):
-        return True
+    when_measured = "start"
 
     def init_shared(self, variables, shapes):
         return jnp.zeros(2)
@@ -230,6 +229,12 @@ class Counting(Method):
 
     def combine(self, shared, report):
         return shared + report
+
+    def measure(self, view):
+        return self.finish(view)[1]
+
+    def after_round(self, shared, before, after, measured):
+        return shared + measured
 
 
 @pytest.mark.parametrize("layout", ["sharded", "host_sharded"])
@@ -249,23 +254,11 @@ def test_a_first_report_that_is_not_finite_is_left_out(federation, network, layo
 class Surveying(Counting):
     """The server keeps who reports on its last model, of all clients."""
 
-    def starts_with_report(self):
-        return False
-
-    def measures_all(self):
-        return True
+    when_measured = "evaluation"
+    unused = ("finish", "combine")
 
     def init_shared(self, variables, shapes):
         return jnp.full(2, 7.0)
-
-    def finish(self, view):
-        return (), ()
-
-    def combine(self, shared, report):
-        return shared
-
-    def measure(self, view):
-        return Counting.finish(self, view)[1]
 
     def after_round(self, shared, before, after, measured):
         return measured

@@ -10,6 +10,7 @@ from small_store import save_small_store
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Method, Model, Participation, UserError, engine, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.methods import MOON, Ditto, FedExLoRA, Scaffold
+from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.memory_check import changed_memory
@@ -90,16 +91,16 @@ def test_personal_models_keep_their_bits(store, monkeypatch):
         assert_same_bits(result.personal(client), before.personal(client))
 
 
-def start(method):
-    return client_memory.initial(FedAvg(TRAINING, {"it": method}), network(), network().init(jax.random.key(0)))["it"]
+def start(method, **others):
+    setup, algorithm = Setup(TRAINING, "none", network()), FedAvg(TRAINING, {**others, "it": method})
+    return client_memory.initial(algorithm, setup.model.init(jax.random.key(0)), setup)["it"]
 
 
 def test_what_is_no_param_of_the_base_is_stored():
     """A shuffled base is not the base; nor are kernels that the server changes always the same."""
     assert start(MOON()).variables.params["Dense_0"]["kernel"] is None
     assert start(MOON(first_round="random_init")).variables.params["Dense_0"]["kernel"].shape == (16, 6)
-    algorithm = FedAvg(TRAINING, {"fedex": FedExLoRA(), "moon": MOON()})
-    memory = client_memory.initial(algorithm, network(), network().init(jax.random.key(0)))["moon"].variables.params
+    memory = start(MOON(), fedex=FedExLoRA()).variables.params
     assert memory["Dense_0"]["kernel"].shape == (16, 6) and memory["Dense_0"]["bias"] is None
 
 

@@ -15,13 +15,12 @@ BESIDE = {"feddyn": FedDyn(0.1), "fedlc": FedLC()}  # which use a client's relat
 
 @struct.dataclass
 class Holds(Method):
-    """A tenth, rounded up. A client remembers its held-out labels, and how many there are."""
+    """A tenth, rounded down. A client remembers its held-out labels, and how many there are."""
+
+    validation = 0.1
 
     def init_memory(self, variables, shapes):
         return jnp.zeros((), int), jnp.zeros((), int)
-
-    def held_out(self, size):
-        return (size + 9) // 10
 
     def finish(self, view):
         def add(total, batch):
@@ -39,7 +38,7 @@ def run(federation, methods, training=TRAINING, **options):
 def test_what_is_held_out_counts_nowhere_else(federation):
     """The bits, and the metrics of training, are those of clients that have only the other examples."""
     rows, sizes = federation.ownership
-    held_out = -(-sizes // 10)
+    held_out = sizes // 10
     expected = run(federation._replace(ownership=federation.ownership._replace(sizes=sizes - held_out)), BESIDE)
     owned = np.asarray(federation.train.labels)[np.asarray(rows)]
     labels = [own[size - count : size] for own, size, count in zip(owned, sizes, held_out, strict=True)]
@@ -54,7 +53,7 @@ def test_what_is_held_out_counts_nowhere_else(federation):
 
 
 def test_two_methods_that_hold_out_are_rejected(federation):
-    with pytest.raises(UserError, match="methods one and two: each has a held_out of its own"):
+    with pytest.raises(UserError, match="methods one and two: each holds out examples"):
         run(federation, {"one": Holds(), "two": Holds()})
 
 

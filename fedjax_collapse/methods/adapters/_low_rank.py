@@ -8,10 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
+from fedjax_collapse.methods.base import NEEDS_MEAN, ClientView, Exclusion, FinishView, Method, RoundView, Setup
 from fedjax_collapse.nn.adapters import SCALE, Adapter, adapters, with_adapters
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Count, option
 
 
@@ -39,44 +37,54 @@ def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapt
     return Adapter(jnp.where(is_there, left * sizes, old.a), b, old.scale)
 
 
-def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
-    """Returns a client's term of the clients' mean product, ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer."""
-    return {layer: view.client.weight * adapter.product for layer, adapter in adapters(view.public.params).items()}
+_OF_FACTORS = (
+    Exclusion(
+        ("upload",),
+        "the former makes the server's adapters of the clients' trained ones, expected no method that changes uploads",
+    ),
+)
+_OF_REPLACED = (
+    Exclusion(
+        ("init_memory", "correct"),
+        "the latter keeps, from round to round, what it adds to changes of adapters of a client, but the former "
+        "replaces them; leave one of the two out",
+    ),
+)
 
 
 class LowRank(Method):
     """A method for networks with adapters, whose state at the server is the server's adapters, by layer.
+
+    Its report is computed from the clients' factors, which are sent in its place: by default their mean product,
+    ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer.
 
     If it ``replaces_adapters``, by new ones or by others of nearly the same product, what was computed for the columns
     of the old ones does not apply to those that clients start from.
     """
 
     freeze = "base"
-    needs_adapters = True
-    sends_factors = True
+    needs = ("adapters",)
+    makes_adapters = True
     not_sent = ("shared/*", "report/*")
     replaces_adapters: ClassVar[bool] = False
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if self.replaces_adapters and not training.momentum_reset:
+    def check_with(self, setup: Setup) -> None:
+        if self.replaces_adapters and not setup.training.momentum_reset:
             raise UserError(
                 f"{type(self).__name__}: training.momentum_reset=False would move a client's adapters by the momentum "
                 "of those that the server replaced; expected momentum_reset=True"
             )
 
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        found = [name for name, method in methods.items() if isinstance(method, LowRank) and method.has("aggregate")]
-        if len(found) > 1:
-            raise UserError(f"methods {' and '.join(found)}: each makes the server's adapters, expected at most one")
-        for name, method in methods.items():
-            if self.replaces_adapters and method.has("init_memory") and method.has("correct"):
-                raise UserError(
-                    f"{type(self).__name__}: {name} keeps, from round to round, what it adds to changes of adapters of "
-                    "a client, but the server replaces them; leave one of the two out"
-                )
+    @property
+    def excludes(self) -> tuple[Exclusion, ...]:
+        return NEEDS_MEAN + _OF_FACTORS * self.has("finish") + _OF_REPLACED * self.replaces_adapters
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return adapters(variables.params)
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        own = adapters(view.public.params).items()
+        return view.memory, {layer: view.client.weight * adapter.product for layer, adapter in own}
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
         return adapters(after.params)
@@ -97,20 +105,16 @@ class Ranked(LowRank):
     ranks: tuple[Count, ...] = option(())
     received: ClassVar[str] = SCALE
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        super().check_with(training, private, model)
-        most = model.adapters.rank
+    def check_with(self, setup: Setup) -> None:
+        super().check_with(setup)
+        most = setup.model.adapters.rank
         if self.ranks and max(self.ranks) > most:
             raise UserError(f"{type(self).__name__}: ranks {self.ranks}: expected at most {most}, the network's rank")
 
-    def has(self, hook: str) -> bool:
-        """Whether the method overrides the hook; clients of the network's rank start from what they receive."""
-        return super().has(hook) and (hook != "receive" or self.changes_received)
-
     @property
-    def changes_received(self) -> bool:
-        """Whether clients start from other adapters than those that they receive."""
-        return bool(self.ranks)
+    def unused(self) -> tuple[str, ...]:
+        """Clients of the network's rank start from what they receive."""
+        return () if self.ranks else ("receive",)
 
     def makes_own(self) -> bool:
         """Whether clients use models of their own; truncated ones of the server's are not."""

@@ -11,8 +11,7 @@ right for GPT-2's layers and wrong for others; here it is not transposed.
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods.adapters._low_rank import LowRank, mean_factors, sum_of_products
-from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.methods.adapters._low_rank import LowRank, mean_factors
 from fedjax_collapse.nn.adapters import added_to_kernels
 
 
@@ -21,9 +20,6 @@ class FedExLoRA(LowRank):
     """The residual of averaging factors, added to the base."""
 
     moved = "adapted"
-
-    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         means = mean_factors(update, shared)

@@ -32,7 +32,7 @@ class FedRotLoRA(Method):
 
     strength: Share = 1.0
     freeze = "base"
-    needs_adapters = True
+    needs = ("adapters",)
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         server, new = adapters(view.server.params), {}

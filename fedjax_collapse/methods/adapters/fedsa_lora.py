@@ -22,7 +22,7 @@ class FedSALoRA(Method):
 
     private_head: bool = option(True)
     freeze = "base"
-    needs_adapters = True
+    needs = ("adapters",)
 
     @property
     def private(self) -> str:

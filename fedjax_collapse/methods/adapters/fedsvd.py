@@ -18,7 +18,7 @@ class FedSVD(LowRank):
 
     freeze = "base+lora_a"
     moved = "lora_a"
-    sends_factors = False
+    unused = ("finish",)
     replaces_adapters = True
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:

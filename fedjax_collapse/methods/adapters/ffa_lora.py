@@ -14,4 +14,4 @@ class FFALoRA(Method):
     """A frozen factor A."""
 
     freeze = "base+lora_a"
-    needs_adapters = True
+    needs = ("adapters",)

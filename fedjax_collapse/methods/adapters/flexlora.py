@@ -11,8 +11,7 @@ network's rank. Signs of singular vectors are fixed.
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest, sum_of_products
-from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest
 from fedjax_collapse.schema.options import option
 
 
@@ -29,9 +28,6 @@ class FlexLoRA(Ranked):
 
     roots: bool = option(False)
     replaces_adapters = True
-
-    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return change(update, shared, {layer: closest(report[layer], old, self.roots) for layer, old in shared.items()})

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree, Variables
-from fedjax_collapse.methods.adapters._low_rank import Ranked, sum_of_products
-from fedjax_collapse.methods.base import ClientView, FinishView
+from fedjax_collapse.methods.adapters._low_rank import Ranked
+from fedjax_collapse.methods.base import ClientView
 from fedjax_collapse.nn.adapters import Adapter, adapters, added_to_kernels, with_adapters
 
 
@@ -28,11 +28,7 @@ class FLoRA(Ranked):
     moved = "adapted"
     replaces_adapters = True
     not_sent = (*Ranked.not_sent, "down/params/*/lora_?")
-
-    @property
-    def changes_received(self) -> bool:
-        """Whether clients start from other adapters than those that they receive."""
-        return True
+    unused = ()
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         variables, memory = super().receive(view)
@@ -43,9 +39,6 @@ class FLoRA(Ranked):
             for key, (layer, (a, b, scale)) in zip(keys, received.items(), strict=True)
         }
         return variables._replace(params=with_adapters(variables.params, new)), memory
-
-    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         unchanged = jax.tree.map(jnp.zeros_like, adapters(update))

@@ -44,18 +44,14 @@ class HetLoRA(Ranked):
     gamma: Decay = only_with(0.99, self_pruning=True)
     least: Count = only_with(1, self_pruning=True)
 
-    def has(self, hook: str) -> bool:
-        """Whether the method overrides the hook; only clients that prune have a term in their loss."""
-        return super().has(hook) and (hook != "penalty" or self.self_pruning)
-
     @property
-    def changes_received(self) -> bool:
-        """Whether clients start from other adapters than those that they receive."""
-        return bool(self.ranks) or self.self_pruning
+    def unused(self) -> tuple[str, ...]:
+        """Only clients that prune have a term in their loss, and a memory."""
+        return () if self.self_pruning else ("init_memory", "penalty", *super().unused)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         """Returns the number of entries that the client has pruned."""
-        return jnp.zeros((), jnp.int32) if self.self_pruning else ()
+        return jnp.zeros((), jnp.int32)
 
     def rank_of(self, view: RoundView) -> jax.Array:
         given = super().rank_of(view)

@@ -16,8 +16,7 @@ from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses.norms import inverse_root, root
-from fedjax_collapse.methods.adapters._low_rank import LowRank, change, mean_factors, sum_of_products
-from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.methods.adapters._low_rank import LowRank, change, mean_factors
 from fedjax_collapse.schema.options import Count, NonNegative, Positive, only_with, option
 
 
@@ -38,9 +37,6 @@ class LoRAFAIR(LowRank):
     objective: str = option("frobenius", choices=("frobenius", "cosine"))
     steps: Count = only_with(1000, objective="cosine")
     rate: Positive = only_with(0.01, objective="cosine")
-
-    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         new = {

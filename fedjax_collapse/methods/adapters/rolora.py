@@ -7,17 +7,13 @@ as A has no gradient while B is 0. A variant in FedRot-LoRA's released code free
 authors was found.
 """
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, UserError
-from fedjax_collapse.methods.base import Method, RoundView
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import Exclusion, Method, RoundView, Setup
 from fedjax_collapse.schema.options import option
 
 
@@ -30,28 +26,27 @@ class RoLoRA(Method):
     """
 
     freeze_head: bool = option(False)
-    needs_adapters = True
+    needs = ("adapters",)
+    excludes = tuple(
+        Exclusion((hook,), "the latter's corrections would move the factor that the former does not train")
+        for hook in ("correct", "decay")
+    )
 
     @property
     def freeze(self) -> str:
         """The part of the network that is never trained."""
         return "base+head" if self.freeze_head else "base"
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if not training.momentum_reset:
+    def check_with(self, setup: Setup) -> None:
+        if not setup.training.momentum_reset:
             raise UserError("RoLoRA: training.momentum_reset=False would move the factor that a round does not train")
-        optimizer, one = training.make_optimizer(), jnp.ones(())
+        optimizer, one = setup.training.make_optimizer(), jnp.ones(())
         moved, _ = optimizer.update(jnp.zeros(()), optimizer.init(one), one)
         if moved != 0:
             raise UserError(
                 "RoLoRA: weight decay would move the factor that a round does not train, expected 0, in "
                 "training.weight_decay and in the optimizer"
             )
-
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        for name, method in methods.items():
-            if method is not self and (method.has("correct") or method.has("decay")):
-                raise UserError(f"method {name}: its corrections would move the factor that RoLoRA does not train")
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
         trains_b = view.round % 2 == 0

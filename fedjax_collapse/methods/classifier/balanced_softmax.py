@@ -28,7 +28,7 @@ class BalancedSoftmax(Method):
             (``eps``, FedVLS's code).
     """
 
-    needs_classes = True
+    needs = ("classes",)
     tau: NonNegative = 1.0
     vacant: str = option("exclude", choices=BALANCED_VACANT)
 

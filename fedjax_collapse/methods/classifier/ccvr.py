@@ -30,7 +30,6 @@ decomposes C matrices of size d x d, one after the other, and trains the head.
 """
 
 import functools
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -43,9 +42,8 @@ from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError,
 from fedjax_collapse.data.batches import pad_to_batches, shuffled_rows
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.methods._linear_head import check_linear_head, head_of, with_head
-from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.methods.base import Exclusion, FinishView, Method, Setup
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Count, Decay, Positive, check_fields, option
 
 
@@ -76,7 +74,12 @@ class CCVR(Method):
             uncalibrated, or ``all``, which needs ``when="end"``.
     """
 
+    needs = ("classes",)
     not_sent = ("shared/*", "measured/shift")
+    excludes = tuple(
+        Exclusion((hook,), "the latter evaluates another model than the measured one; leave one out", when)
+        for hook, when in (("apply", "round"), ("evaluated", None))
+    )
 
     when: str = option("end", choices=("end", "every_round"))
     samples: Count = option(500)
@@ -92,23 +95,17 @@ class CCVR(Method):
         if self.clients == "all" and self.when == "every_round":
             raise UserError("CCVR: clients 'all' report only before evaluations, not in 'every_round'; set when='end'")
 
-    def measures_all(self) -> bool:
-        return self.clients == "all"
+    @property
+    def when_measured(self) -> str:
+        return "evaluation" if self.clients == "all" else "round"
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if not model.task.is_classification:
-            raise UserError("CCVR: the model's task has no classes, expected one of classification")
-        if private != "none":
-            raise UserError(f"CCVR: private {private!r} makes features differ between clients; expected 'none'")
-        check_linear_head("CCVR", model)
-        frozen = training.frozen_part(at_server=True)
-        if any(masks.select(model.mask("head"), model.mask(frozen)).values()):
-            raise UserError(f"CCVR: training.freeze {training.freeze!r} freezes the head that it trains")
-
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        for name, method in methods.items():
-            if method is not self and (method.has("apply") or method.has("evaluated")):
-                raise UserError(f"CCVR: {name} evaluates another model than the measured one; leave one out")
+    def check_with(self, setup: Setup) -> None:
+        if setup.private != "none":
+            raise UserError(f"CCVR: private {setup.private!r} makes features differ between clients; expected 'none'")
+        check_linear_head("CCVR", setup.model)
+        frozen = setup.training.frozen_part(at_server=True)
+        if any(masks.select(setup.model.mask("head"), setup.model.mask(frozen)).values()):
+            raise UserError(f"CCVR: training.freeze {setup.training.freeze!r} freezes the head that it trains")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         if self.when == "every_round":

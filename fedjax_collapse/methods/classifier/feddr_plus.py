@@ -16,10 +16,8 @@ from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.losses import masked_mean
-from fedjax_collapse.methods.base import LocalView, Method, Term
+from fedjax_collapse.methods.base import LocalView, Method, Setup, Term
 from fedjax_collapse.methods.classifier._simplex import check_simplex
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Fraction
 
 
@@ -33,8 +31,8 @@ class FedDrPlus(Method):
 
     beta: Fraction = 0.9
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        simplex = check_simplex("FedDrPlus", model, "simplex")
+    def check_with(self, setup: Setup) -> None:
+        simplex = check_simplex("FedDrPlus", setup.model, "simplex")
         if not simplex.normalize or simplex.name != "head":
             raise UserError('FedDrPlus: expected cosines of the features as logits; set network.head="simplex"')
 

@@ -20,10 +20,8 @@ from flax import struct
 
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.losses.calibrated import balanced_cross_entropy
-from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.methods.base import LocalView, Method, Setup
 from fedjax_collapse.methods.classifier._simplex import check_simplex
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import option
 
 
@@ -40,8 +38,8 @@ class FedETF(Method):
     balanced: bool = option(True)
     vacant: str = option("floor_one", choices=("floor_one", "exclude"))
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        check_simplex("FedETF", model)
+    def check_with(self, setup: Setup) -> None:
+        check_simplex("FedETF", setup.model)
 
     def task(self, view: LocalView) -> jax.Array:
         rows = view.outputs.logits, view.batch.labels, view.batch.mask

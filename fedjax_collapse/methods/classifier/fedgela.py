@@ -18,10 +18,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import cross_entropy
-from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.methods.base import LocalView, Method, Setup
 from fedjax_collapse.methods.classifier._simplex import check_simplex
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Positive
 
 
@@ -35,8 +33,8 @@ class FedGELA(Method):
 
     temperature: Positive = 1.0
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        check_simplex("FedGELA", model)
+    def check_with(self, setup: Setup) -> None:
+        check_simplex("FedGELA", setup.model)
 
     def task(self, view: LocalView) -> jax.Array:
         stretch = self.stretch(view.class_counts, view.outputs.logits.dtype)

@@ -37,14 +37,17 @@ class FedLC(Method):
         counts: class counts of the client (``local``) or of all clients together (``global``).
     """
 
-    needs_classes = True
+    needs = ("classes",)
     tau: NonNegative = 0.5
     denominator: str = option("all", choices=DENOMINATORS)
     vacant: str = option("exclude", choices=CALIBRATED_VACANT)
     counts: str = option("local", choices=("local", "global"))
 
-    def starts_with_report(self) -> bool:
-        return self.counts == "global"
+    when_measured = "start"
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return ("measure", "after_round") if self.counts == "local" else ()
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jnp.zeros(shapes.logits.shape[1], jnp.int32) if self.counts == "global" else ()
@@ -56,10 +59,8 @@ class FedLC(Method):
             view.outputs.logits, labels, mask, counts, self.tau, self.denominator, self.vacant
         )
 
-    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, view.class_counts if self.counts == "global" else ()
+    def measure(self, view: FinishView) -> jax.Array:
+        return view.class_counts
 
-    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        if self.counts == "local":
-            return shared
-        return jnp.where(jnp.any(shared > 0), shared, report)  # the first report is from all clients
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: jax.Array) -> jax.Array:
+        return measured

@@ -19,9 +19,8 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.losses import restricted_cross_entropy
 from fedjax_collapse.losses.calibrated import SCALES
-from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.methods.base import LocalView, Method, Setup
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Fraction, option
 
 
@@ -38,14 +37,15 @@ class FedRS(Method):
             classifier; weight decay still acts on the bias unless it is frozen.
     """
 
-    needs_classes = True
+    needs = ("classes",)
     alpha: Fraction = 0.5
     scale: str = option("binary", choices=SCALES)
     use_bias: bool = option(True)
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+    def check_with(self, setup: Setup) -> None:
         if self.use_bias:
             return
+        model = setup.model
         names = [path.rpartition("/")[2] for path in _head(model, model.mask("head").params)]
         if sorted(names) not in (["kernel"], ["bias", "kernel"]):
             raise UserError(

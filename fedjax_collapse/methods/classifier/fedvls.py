@@ -38,7 +38,7 @@ class FedVLS(Regularizer):
             below.
     """
 
-    needs_classes = True
+    needs = ("classes",)
     strengths = ("calibration", "distillation", "logit")
     calibration: NonNegative = 1.0
     distillation: NonNegative = 0.1

@@ -26,17 +26,17 @@ from fedjax_collapse.losses.classwise import VARIANTS
 from fedjax_collapse.methods._prototypes import (
     MODES,
     Prototypes,
+    WithPrototypes,
     local_class_sums,
     no_prototypes,
     one_hot,
-    update_prototypes,
 )
 from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Fraction, Interval, Natural, NonNegative, option
 
 
 @struct.dataclass
-class FedMR(Regularizer):
+class FedMR(WithPrototypes, Regularizer):
     """Decorrelation within each class of the batch, and distance to class prototypes.
 
     Args:
@@ -76,8 +76,13 @@ class FedMR(Regularizer):
     prototype_mode: str = option("eval", choices=MODES)
     initial_prototypes: bool = option(False)
 
-    def starts_with_report(self) -> bool:
-        return self.initial_prototypes
+    when_measured = "start"
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        if self.prototypes == "one_hot":
+            return "finish", "combine", "measure", "after_round"
+        return () if self.initial_prototypes else ("measure", "after_round")
 
     @property
     def not_sent(self) -> tuple[str, ...]:
@@ -98,14 +103,15 @@ class FedMR(Regularizer):
         return {"intra": Term(self.intra, intra), "inter": Term(self.inter, inter)}
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        if self.prototypes == "one_hot":
-            return view.memory, ()
         report = local_class_sums(view, len(view.shared.valid), self.prototype_mode)
         submits = is_submitter(view.client.id, self.submission, self.submission_seed)
         return view.memory, jax.tree.map(lambda leaf: jnp.where(submits, leaf, 0), report)
 
-    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
-        return update_prototypes(shared, *report) if report else shared
+    def measure(self, view: FinishView) -> PyTree:
+        return self.finish(view)[1]
+
+    def after_round(self, shared: Prototypes, before: Variables, after: Variables, measured: PyTree) -> Prototypes:
+        return self.combine(shared, measured)
 
 
 def draw_rows(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:

@@ -16,9 +16,7 @@ from flax import struct
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
-from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import LocalView, Regularizer, Setup, Term
 from fedjax_collapse.schema.options import Interval, NonNegative, Positive, option
 
 
@@ -44,21 +42,19 @@ class FedRCL(Regularizer):
     levels: str = option("all", choices=("all", "last"))
 
     @property
-    def needs_levels(self) -> bool:
-        return self.levels == "all"
+    def needs(self) -> tuple[str, ...]:
+        return ("classes", "levels") if self.levels == "all" else ("classes",)
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if not model.task.is_classification:
-            raise UserError("FedRCL: it contrasts classes, expected a task of classification")
-        if self.needs_levels and not model.initial_shapes().levels:
-            name = type(model.module).__name__
+    def check_with(self, setup: Setup) -> None:
+        if self.levels == "all" and not setup.model.initial_shapes().levels:
+            name = type(setup.model.module).__name__
             raise UserError(
                 f"FedRCL: network {name} offers no levels; sow them as nn.network.as_level does, or set levels='last'"
             )
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         labels, mask = view.batch.labels, view.batch.mask
-        levels = view.outputs.levels if self.needs_levels else [view.outputs.features]
+        levels = view.outputs.levels if self.levels == "all" else [view.outputs.features]
         contrast = [hardest_contrast(level, labels, mask, self.temperature) for level in levels]
         relaxed = [excess_similarity(level, labels, mask, self.temperature, self.threshold) for level in levels]
         return {

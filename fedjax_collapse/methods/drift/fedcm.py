@@ -23,10 +23,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.base import FinishView, Method, RoundView, Setup
 from fedjax_collapse.methods.drift.fednova import check_momentum, effective_steps
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Share, option
 
 
@@ -44,8 +42,8 @@ class FedCM(Method):
     alpha: Share = 0.1
     variant: str = option("paper", choices=("paper", "official"))
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        check_momentum("FedCM", training)
+    def check_with(self, setup: Setup) -> None:
+        check_momentum("FedCM", setup.training)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree, Scalar, UserError
-from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.nn.model import Model
+from fedjax_collapse.methods.base import FinishView, Method, Setup
 from fedjax_collapse.optim.local_training import LocalTraining
 
 
@@ -23,8 +22,8 @@ class FedNova(Method):
 
     scales_upload = True
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        check_momentum("FedNova", training)
+    def check_with(self, setup: Setup) -> None:
+        check_momentum("FedNova", setup.training)
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         divisor = jnp.maximum(_steps(view), 1)  # the update of a client without steps is 0

@@ -25,7 +25,7 @@ class FedNTD(Regularizer):
         temperature: temperature T of both softmaxes; 1 as published.
     """
 
-    needs_classes = True
+    needs = ("classes",)
     strength: NonNegative = 1.0
     temperature: Positive = 1.0
 

@@ -12,21 +12,19 @@ also feeds the normalised features to the classifier, which is an option of a ne
 is 1 in both.
 """
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
-from fedjax_collapse.methods._prototypes import MODES, Prototypes, local_class_sums, no_prototypes, update_prototypes
-from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regularizer, Term
+from fedjax_collapse.methods._prototypes import MODES, WithPrototypes, local_class_sums
+from fedjax_collapse.methods.base import Exclusion, FinishView, LocalView, Term
 from fedjax_collapse.schema.options import Positive, option
 
 
 @struct.dataclass
-class FedProc(Regularizer):
+class FedProc(WithPrototypes):
     """Prototype loss that is gradually replaced by cross-entropy.
 
     Args:
@@ -35,20 +33,14 @@ class FedProc(Regularizer):
     """
 
     not_sent = ("shared/valid",)
-    strengths = ()
+    excludes = (
+        Exclusion(("task",), "the former ends with plain cross-entropy, the latter trains another loss; leave one out"),
+    )
     ramp_rounds: Positive = 100.0
     prototype_mode: str = option("eval", choices=MODES)
 
     def enabled(self) -> bool:
         return self.ramp_rounds > 1  # otherwise it is cross-entropy in every round
-
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        for name, method in methods.items():
-            if method.has("task"):
-                raise UserError(f"FedProc: it ends with plain cross-entropy, {name} trains another loss; leave one out")
-
-    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        return no_prototypes(shapes)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         labels, mask = view.batch.labels, view.batch.mask
@@ -62,6 +54,3 @@ class FedProc(Regularizer):
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, local_class_sums(view, len(view.shared.valid), self.prototype_mode)
-
-    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
-        return update_prototypes(shared, *report)

@@ -25,9 +25,7 @@ from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import model_contrastive
-from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Setup, Term
 from fedjax_collapse.schema.options import NonNegative, Positive, option
 
 
@@ -60,9 +58,9 @@ class MOON(Regularizer):
     def stores_common(self) -> bool:
         return self.first_round.startswith("random")
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if self.needs_projector and getattr(model.module, "projector", "none") == "none":
-            name = type(model.module).__name__
+    def check_with(self, setup: Setup) -> None:
+        if self.needs_projector and getattr(setup.model.module, "projector", "none") == "none":
+            name = type(setup.model.module).__name__
             raise UserError(f"MOON: network {name} has no projector; set network.projector, or needs_projector=False")
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:

@@ -17,10 +17,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.base import FinishView, Method, RoundView, Setup
 from fedjax_collapse.methods.drift.fednova import check_momentum, effective_steps
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import NonNegative, option
 
 
@@ -39,9 +37,9 @@ class Scaffold(Method):
 
     strengths = ("strength",)
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+    def check_with(self, setup: Setup) -> None:
         if self.normaliser == "fednova":
-            check_momentum("Scaffold", training)
+            check_momentum("Scaffold", setup.training)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)

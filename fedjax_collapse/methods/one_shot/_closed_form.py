@@ -7,7 +7,6 @@ neither on the partition nor on the order of the clients. A matrix is inverted b
 it is 0 up to rounding are left out, as in the pseudoinverse.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,9 +15,8 @@ import jax.numpy as jnp
 from fedjax_collapse.core.records import Scalar, UserError, Variables
 from fedjax_collapse.losses import class_sums
 from fedjax_collapse.methods._linear_head import check_linear_head, with_head
-from fedjax_collapse.methods.base import ClientView, Method
+from fedjax_collapse.methods.base import Exclusion, FinishView, Method, Setup
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 
 _ROUNDING = 10  # epsilons of the largest eigenvalue below which an eigenvalue is 0
 
@@ -44,7 +42,8 @@ class ClosedForm(Method):
     A subclass has an option ``finetune``: whether clients then train the network, or nothing.
     """
 
-    needs_classes = True
+    needs = ("classes",)
+    when_measured = "start"
 
     @property
     def freeze(self) -> str:
@@ -54,21 +53,21 @@ class ClosedForm(Method):
         """Returns kernel [d, classes] and bias [classes] from the sums over all clients."""
         raise NotImplementedError
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+    def check_with(self, setup: Setup) -> None:
         name = type(self).__name__
-        if private != "none":
+        if setup.private != "none":
             raise UserError(
-                f"{name}: private {private!r} makes features or heads differ between clients, expected 'none'"
+                f"{name}: private {setup.private!r} makes features or heads differ between clients, expected 'none'"
             )
-        check_linear_head(name, model)
+        check_linear_head(name, setup.model)
 
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        others = [name for name, method in methods.items() if method is not self]
-        if others and not self.finetune:
-            kind = type(self).__name__
-            raise UserError(f"{kind}: nothing is trained, which {', '.join(others)} would change; set finetune=True")
+    @property
+    def excludes(self) -> tuple[Exclusion, ...]:
+        if not self.finetune:
+            return (Exclusion((), "the former trains nothing, which the latter would change; set finetune=True"),)
+        return (Exclusion(("apply",), "each makes the first model, expected at most one", when="start"),)
 
-    def first_report(self, view: ClientView) -> Sums:
+    def measure(self, view: FinishView) -> Sums:
         def summarize(outputs, batch):
             features = jnp.where(batch.mask[:, None], outputs.features, 0).astype(jnp.result_type(float))
             sums, counts = class_sums(features, batch.labels, batch.mask, outputs.logits.shape[1])
@@ -77,8 +76,8 @@ class ClosedForm(Method):
         counts, sums, products = view.sum_over_data(view.server, summarize)
         return Sums(jnp.ones((), counts.dtype), counts, sums, products)
 
-    def first_model(self, variables: Variables, report: Sums, model: Model) -> Variables:
-        return with_head(variables, model, *self.solve(report))
+    def apply(self, variables: Variables, measured: Sums, model: Model) -> Variables:
+        return with_head(variables, model, *self.solve(measured))
 
 
 def inverse_times(matrix: jax.Array, right: jax.Array, ridge: Scalar = 0.0) -> jax.Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.methods.base import DispatchView, FinishView, Method, Setup
 
 CHOICES = ("initial", "mean")
 
@@ -23,27 +23,30 @@ class PrivateHead(Method):
     """Base class of methods with private heads; ``newcomers``, a field of subclasses, is one of ``CHOICES``."""
 
     private = "head"
+    dispatch_reads = dispatch_makes = ()  # clients receive the mean as the server's state
     newcomers: str
 
-    def has(self, hook: str) -> bool:
-        is_needed = self.newcomers == "mean" or hook not in ("share_private", "own_parts")
-        return is_needed and super().has(hook)
+    @property
+    def unused(self) -> tuple[str, ...]:
+        hooks = "init_shared", "init_memory", "finish", "combine", "dispatch"
+        return () if self.newcomers == "mean" else hooks
+
+    def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup) -> PyTree:
+        return masks.select(setup.model.mask(setup.private), variables)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jnp.zeros((), bool) if self.newcomers == "mean" else ()  # whether the client has been in a cohort
-
-    def share_private(self, private: dict[str, jax.Array]) -> PyTree:
-        return private
-
-    def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
-        return jax.tree.map(lambda own, mean: jnp.where(memory, own, mean), private, shared)
+        return jnp.zeros((), bool)  # whether the client has been in a cohort
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        if self.newcomers == "initial":
-            return view.memory, ()
         trained = masks.by_path(view.trained)
         own = {path: trained[path] for path in view.client.state.private}
         return jnp.ones((), bool), jax.tree.map(lambda leaf: (view.client.weight * leaf).astype(leaf.dtype), own)
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        return report if self.newcomers == "mean" else shared
+        return report
+
+    def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], PyTree]:
+        def of_clients(own, mean):
+            return jax.vmap(jnp.where, (0, 0, None))(view.memory, own, mean)
+
+        return jax.tree.map(of_clients, view.private, view.shared), view.memory

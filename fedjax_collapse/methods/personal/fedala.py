@@ -30,9 +30,7 @@ from flax import struct
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.loops import differing_with
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, Setup
 from fedjax_collapse.schema.options import Count, Part, Positive, Share, option
 
 _COMPARED = 10  # losses
@@ -70,9 +68,9 @@ class FedALA(Method):
     def remembered(self) -> str:
         return self.part
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        fixed = masks.union(model.mask(private), model.mask(training.frozen_part())).params
-        mixed = masks.select(masks.invert(fixed), model.mask(self.part).params)
+    def check_with(self, setup: Setup) -> None:
+        fixed = masks.union(setup.model.mask(setup.private), setup.model.mask(setup.training.frozen_part())).params
+        mixed = masks.select(masks.invert(fixed), setup.model.mask(self.part).params)
         if not any(mixed.values()):
             raise UserError(
                 f"FedALA: part {self.part!r} has no params that the server changes, expected one that is neither "

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import ClientView, LocalView, Method, RoundView, Term
+from fedjax_collapse.methods.base import FinishView, LocalView, Method, RoundView, Term
 from fedjax_collapse.nn.heads import Shifted
 from fedjax_collapse.schema.options import NonNegative, Share
 
@@ -35,8 +35,9 @@ class FedDBE(Method):
     """
 
     not_sent = ("shared/*",)
-    needs_head = Shifted
+    needs = (Shifted,)
     private = "head/shift"
+    when_measured = "start"
 
     strength: NonNegative = 50.0
     momentum: Share = 1.0
@@ -45,15 +46,13 @@ class FedDBE(Method):
         features = shapes.features
         return jnp.zeros(features.shape[1:], features.dtype), jnp.zeros((), bool)  # rbar, and whether it is known
 
-    def first_report(self, view: ClientView) -> PyTree:
+    def measure(self, view: FinishView) -> PyTree:
         freeze = f"{view.training.frozen_part()}+{self.private}"
         _, mean = view.train(view.server, carried=True, freeze=freeze)
         return view.client.size * mean, view.client.size
 
-    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        if not report:  # of a round
-            return shared
-        total, size = report
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        total, size = measured
         return total / jnp.maximum(size, 1), size > 0
 
     def init_carry(self, view: RoundView) -> jax.Array:

@@ -32,7 +32,7 @@ from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import ClientView, DispatchView, FinishView, Method
+from fedjax_collapse.methods.base import ClientView, DispatchView, FinishView, Method, Setup
 from fedjax_collapse.schema.options import Count, Fraction, Interval, NonNegative, option
 
 
@@ -71,8 +71,8 @@ class FedFomo(Method):
     explore_decay: NonNegative = 0.05
     variant: str = option("paper", choices=("paper", "pfllib"))
 
-    def init_memory_among(self, variables: Variables, shapes: Outputs, num_clients: int) -> Offers:
-        own = masks.by_path(variables)
+    def init_memory(self, variables: Variables, shapes: Outputs, setup: Setup) -> Offers:
+        own, num_clients = masks.by_path(variables), setup.num_clients
         return Offers(
             models=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.models, *leaf.shape)), own),
             ids=jnp.full(self.models, num_clients),
@@ -81,9 +81,6 @@ class FedFomo(Method):
             scores=jnp.zeros(num_clients),
             is_known=jnp.zeros((), bool),
         )
-
-    def held_out(self, size: jax.Array) -> jax.Array:
-        return jnp.floor(self.validation * size + 1e-3).astype(size.dtype)
 
     def receive(self, view: ClientView) -> tuple[Variables, Offers]:
         own, offers = view.server, view.memory

@@ -33,16 +33,9 @@ from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import class_sums
-from fedjax_collapse.methods._prototypes import (
-    Prototypes,
-    local_class_sums,
-    mean_square_to_prototypes,
-    no_prototypes,
-    update_prototypes,
-)
-from fedjax_collapse.methods.base import DispatchView, FinishView, LocalView, Method, Term
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining, Phase
+from fedjax_collapse.methods._prototypes import WithPrototypes, local_class_sums, no_prototypes
+from fedjax_collapse.methods.base import DispatchView, FinishView, Setup
+from fedjax_collapse.optim.local_training import Phase
 from fedjax_collapse.schema.options import NonNegative, Positive, option
 
 _SMALLEST = 1e-3  # weight of a head
@@ -56,7 +49,7 @@ class Statistics(NamedTuple):
 
 
 @struct.dataclass
-class FedPAC(Method):
+class FedPAC(WithPrototypes):
     """Private heads that are combined for each client, and features that are pulled to prototypes.
 
     Args:
@@ -69,29 +62,24 @@ class FedPAC(Method):
 
     dispatch_makes = ("private/*",)
     private = "head"
-    needs_classes = True
+    needs = ("classes",)
 
     strength: NonNegative = 1.0
     head_epochs: Positive = 1
     body_epochs: Positive = 5
     average: str = option("examples", choices=("examples", "clients"))
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if private != self.private:
-            raise UserError(f"FedPAC: private parts {private}, expected the head alone, which the server combines")
+    def check_with(self, setup: Setup) -> None:
+        if setup.private != self.private:
+            raise UserError(f"FedPAC: private parts {setup.private}, expected the head, which the server combines")
 
+    @property
     def phases(self) -> tuple[Phase, ...]:
         return Phase("head", self.head_epochs), Phase("body", self.body_epochs)
-
-    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        return no_prototypes(shapes)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Statistics:
         means = no_prototypes(shapes).means
         return Statistics(jnp.zeros((), means.dtype), means)
-
-    def penalty(self, view: LocalView) -> dict[str, Term]:
-        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
 
     def finish(self, view: FinishView) -> tuple[Statistics, PyTree]:
         num_classes, size = len(view.shared.valid), jnp.maximum(view.client.size, 1)
@@ -107,9 +95,6 @@ class FedPAC(Method):
         if self.average == "clients":
             sums, counts = sums / jnp.maximum(counts, 1)[:, None], (counts > 0).astype(counts.dtype)
         return statistics, (sums, counts)
-
-    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
-        return update_prototypes(shared, *report)
 
     def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], Statistics]:
         weights = head_weights(view.memory, view.arrived)

@@ -24,17 +24,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core.records import Outputs, PyTree, Variables
+from fedjax_collapse.core.records import Outputs, PyTree
 from fedjax_collapse.losses import class_sums
-from fedjax_collapse.methods._prototypes import Prototypes, local_class_sums, mean_square_to_prototypes, no_prototypes
-from fedjax_collapse.methods.base import ClientView, FinishView, LocalView, Method, RoundView, Term
+from fedjax_collapse.methods._prototypes import Prototypes, WithPrototypes, local_class_sums
+from fedjax_collapse.methods.base import ClientView, FinishView, LocalView, RoundView
 from fedjax_collapse.schema.options import NonNegative, option
 
 _BELOW = 1e3  # how far the logits of classes without prototype are below the others
 
 
 @struct.dataclass
-class FedProto(Method):
+class FedProto(WithPrototypes):
     """Private networks, and prototypes of the classes that all share.
 
     Args:
@@ -49,24 +49,18 @@ class FedProto(Method):
     """
 
     private = "all"
-    needs_classes = True
+    needs = ("classes",)
 
     strength: NonNegative = 1.0
     average: str = option("examples", choices=("examples", "clients"))
     collected: str = option("trained", choices=("trained", "last_epoch", "all_epochs"))
     prediction: str = option("all", choices=("all", "own", "head"))
 
-    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
-        return no_prototypes(shapes)
-
     def init_carry(self, view: RoundView) -> PyTree:
         if self.collected == "trained":
             return ()
         sums = jnp.zeros_like(view.shared.means)
         return jnp.zeros_like(view.client.size), (sums, sums[:, 0])  # steps, and class_sums
-
-    def penalty(self, view: LocalView) -> dict[str, Term]:
-        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
 
     def carry(self, view: LocalView) -> PyTree:
         if self.collected == "trained":

@@ -39,5 +39,6 @@ class FedRep(PrivateHead):
 
     weighting = "equal"
 
+    @property
     def phases(self) -> tuple[Phase, ...]:
         return Phase("head", self.head_epochs), Phase("body", self.body_epochs)

@@ -35,8 +35,7 @@ class FedRoD(Method):
             logits.
     """
 
-    needs_classes = True
-    needs_head = TwoHeads
+    needs = ("classes", TwoHeads)
     private = "head/personal"
 
     tau: NonNegative = 1.0

@@ -14,9 +14,7 @@ reproduce it, use ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120
 from flax import struct
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.methods.base import Method
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import Method, Setup
 from fedjax_collapse.schema.options import Part, option
 
 
@@ -34,6 +32,6 @@ class LGFedAvg(Method):
     def private(self) -> str:
         return " - ".join(["all", *self.shared.split("+")])
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+    def check_with(self, setup: Setup) -> None:
         if " - " in self.shared:
             raise UserError(f"LGFedAvg: shared {self.shared!r}: expected parts of the network joined by +")

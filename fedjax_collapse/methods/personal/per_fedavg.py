@@ -29,9 +29,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError, Variables
-from fedjax_collapse.methods.base import ClientView, GradientView, Method
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.methods.base import ClientView, GradientView, Method, Setup
 from fedjax_collapse.schema.options import Count, Positive, only_with, option
 
 
@@ -59,10 +57,11 @@ class PerFedAvg(Method):
     def _num_parts(self):
         return 3 if self.order == "hf" and self.hessian == "own" else 2
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if training.batch_size < self._num_parts:
+    def check_with(self, setup: Setup) -> None:
+        batch_size = setup.training.batch_size
+        if batch_size < self._num_parts:
             raise UserError(
-                f"PerFedAvg: training.batch_size {training.batch_size}, expected at least {self._num_parts}: a batch "
+                f"PerFedAvg: training.batch_size {batch_size}, expected at least {self._num_parts}: a batch "
                 f"is divided into that many parts"
             )
 

@@ -13,10 +13,8 @@ import numpy as np
 from flax import struct
 
 from fedjax_collapse.core.records import Batch, UserError
-from fedjax_collapse.methods.base import RoundView
+from fedjax_collapse.methods.base import RoundView, Setup
 from fedjax_collapse.methods.robust._attacks import Attack
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.schema.options import Count, Natural, Share, option
 
 
@@ -32,18 +30,19 @@ class Backdoor(Attack):
             channel.
     """
 
-    needs_classes = True
+    needs = ("classes",)
     target: Natural = 0
     poisoned: Share = 0.5
     size: Count = option(2)
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if len(model.input_shape) != 3 or min(model.input_shape[:2]) < self.size:
+    def check_with(self, setup: Setup) -> None:
+        shape = setup.model.input_shape
+        if len(shape) != 3 or min(shape[:2]) < self.size:
             raise UserError(
-                f"Backdoor: size {self.size}: inputs have the shape {model.input_shape}, expected images [height, "
+                f"Backdoor: size {self.size}: inputs have the shape {shape}, expected images [height, "
                 "width, channels] of at least this size"
             )
-        classes = model.initial_shapes().logits.shape[-1]
+        classes = setup.model.initial_shapes().logits.shape[-1]
         if self.target >= classes:
             raise UserError(f"Backdoor: target {self.target}: expected a class, from 0 to {classes - 1}")
 

@@ -28,6 +28,8 @@ class GaussianAttack(Attack):
     mean: float = 0.1
     deviation: NonNegative = 0.1
 
+    density = 1.0
+
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         leaves, structure = jax.tree.flatten(update)
         keys = jax.random.split(view.key, len(leaves))
@@ -37,6 +39,3 @@ class GaussianAttack(Attack):
             for leaf, key in zip(leaves, keys, strict=True)
         ]
         return jax.tree.unflatten(structure, sent), view.memory
-
-    def entries(self, sent: int, size: int) -> int:
-        return size

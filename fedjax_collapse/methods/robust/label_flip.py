@@ -22,7 +22,7 @@ class LabelFlip(Attack):
         share: fraction of all clients that are malicious, the last ones; their number is rounded.
     """
 
-    needs_classes = True
+    needs = ("classes",)
 
     def batch(self, batch: Batch, view: RoundView) -> Batch:
         last = view.model.initial_shapes().logits.shape[-1] - 1

@@ -17,15 +17,14 @@ before other methods that change the server's update; they receive eta D, as a s
 one additional number.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core.records import Outputs, PyTree, Scalar, UserError, Variables
-from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.core.records import Outputs, PyTree, Scalar, Variables
+from fedjax_collapse.methods.base import NEEDS_MEAN, Exclusion, FinishView, Method
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import Positive, Share, option
 
@@ -50,16 +49,18 @@ class FedExP(Method):
     """
 
     not_sent = ("shared/*", "report/1")
-    needs_mean = True
+    excludes = (
+        Exclusion(
+            ("aggregate",),
+            "the latter changes the server's update before FedExP; expected FedExP first",
+            is_earlier=True,
+        ),
+        *NEEDS_MEAN,
+    )
     eps: Positive = 1e-3
     eps_decay: Share = 1.0
     variant: str = option("official", choices=("official", "paper"))
     evaluate: str = option("average", choices=("average", "last"))
-
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        name, first = next((name, method) for name, method in methods.items() if method.has("aggregate"))
-        if first is not self:
-            raise UserError(f"FedExP: {name} changes the server's update before it; expected FedExP first")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Shared:
         return Shared(variables.params, jnp.zeros(()))

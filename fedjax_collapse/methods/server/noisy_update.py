@@ -20,6 +20,7 @@ class NoisyUpdate(Method):
     """
 
     strengths = ("deviation",)
+    density = 1.0
     deviation: NonNegative = 1e-3
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
@@ -30,6 +31,3 @@ class NoisyUpdate(Method):
             for leaf, key in zip(leaves, keys, strict=True)
         ]
         return jax.tree.unflatten(structure, noisy), view.memory
-
-    def entries(self, sent: int, size: int) -> int:
-        return size

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError, Variables
-from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.methods.base import FinishView, Method, Setup
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.local_training import LocalTraining
 
 
 @struct.dataclass
@@ -20,11 +19,11 @@ class Recalibrate(Method):
 
     not_sent = ("up/batch_stats/*", "measuring/batch_stats/*")  # they are measured again, whatever they were
 
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if any(jax.tree.leaves(model.mask(private).batch_stats)):
-            raise UserError(f"recalibrate: there is nothing to measure, private {private!r} stays at the clients")
-        if not model.mask("all").batch_stats:
-            name = type(model.module).__name__
+    def check_with(self, setup: Setup) -> None:
+        if any(jax.tree.leaves(setup.model.mask(setup.private).batch_stats)):
+            raise UserError(f"recalibrate: there is nothing to measure, private {setup.private!r} stays at the clients")
+        if not setup.model.mask("all").batch_stats:
+            name = type(setup.model.module).__name__
             raise UserError(f"recalibrate: network {name} has no BatchNorm, so there are no running statistics")
 
     def measure(self, view: FinishView) -> PyTree:

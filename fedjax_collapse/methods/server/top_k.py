@@ -39,10 +39,11 @@ class TopK(Method):
         sent = jax.tree.map(self._largest, whole)
         return sent, jax.tree.map(jnp.subtract, whole, sent)
 
-    def entries(self, sent: int, size: int) -> int:
-        return max(1, math.ceil(self.share * size))
+    @property
+    def density(self) -> float:
+        return self.share
 
     def _largest(self, leaf):
         magnitudes = jnp.abs(leaf)
-        least = jax.lax.top_k(magnitudes.ravel(), self.entries(leaf.size, leaf.size))[0][-1]
+        least = jax.lax.top_k(magnitudes.ravel(), max(1, math.ceil(self.share * leaf.size)))[0][-1]
         return jnp.where(magnitudes >= least, leaf, 0)

@@ -21,8 +21,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 EPSILON = "epsilon/"  # prefix of the metric: epsilon/<delta>
 AS_IF = "epsilon_as_if/"  # prefix for a federation other than the run's: epsilon_as_if/<delta>, <cohort> of <clients>
 _SECOND = {  # hooks of other methods by which data reach the server otherwise than by the sum of uploads
-    "measure": "measures the new model on the clients' data",
-    "first_report": "collects reports before the first round",
+    "measure": "measures the server's model on the clients' data",
     "dispatch": "makes the clients' states from those of all",
     "corrupt_uploads": "makes malicious uploads from those of others",
     "combine_uploads": "replaces the mean of the clipped uploads by its own result",
@@ -166,8 +165,7 @@ def _sends_report(method):
 
     ``finish`` returns a new memory and a report; without a memory, only the latter can be its purpose.
     """
-    has_memory = method.has("init_memory") or method.has("init_memory_among")
-    return method.has("combine") or (method.has("finish") and not has_memory)
+    return method.has("combine") or (method.has("finish") and not method.has("init_memory"))
 
 
 def _check_rule(what, rule):

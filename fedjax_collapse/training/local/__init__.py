@@ -4,7 +4,6 @@ from fedjax_collapse.training.local.context import LocalContext as LocalContext
 from fedjax_collapse.training.local.loop import NotFinite as NotFinite
 from fedjax_collapse.training.local.loop import train as train
 from fedjax_collapse.training.local.round import LocalResult as LocalResult
-from fedjax_collapse.training.local.round import first_report as first_report
 from fedjax_collapse.training.local.round import measure as measure
 from fedjax_collapse.training.local.round import personal as personal
 from fedjax_collapse.training.local.round import personal_of_trained as personal_of_trained

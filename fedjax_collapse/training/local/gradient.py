@@ -15,9 +15,9 @@ FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, then by the method's
 
 
 def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
-    """Returns, for each method, the outputs of the frozen models that it requests."""
+    """Returns, for each method that requests some, the outputs of its frozen models."""
     server, memory, outputs = context.server, context.client.state.memory, {}
-    for name, method in context.algorithm.methods.items():
+    for name, method in context.algorithm.having("frozen").items():
         models = method.frozen(server.variables, server.shared[name], memory[name])
         outputs[name] = {key: context.model.apply(model, batch, train=False)[0] for key, model in models.items()}
     return outputs
@@ -82,8 +82,9 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, not_trained
 
 def _loss(context, batch, frozen, key, params, batch_stats):
     """Returns the loss with all methods' terms; also running statistics, terms by name, what methods carry on."""
-    task, options = context.model.task, dict(key=key, levels=context.algorithm.needs_levels)
-    outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, **options)
+    task, levels = context.model.task, any("levels" in method.needs for method in context.algorithm.methods.values())
+    variables = Variables(params, batch_stats)
+    outputs, batch_stats = context.model.apply(variables, batch, train=True, key=key, levels=levels)
 
     def view(name):
         return LocalView(

@@ -39,10 +39,10 @@ def run_whole(context: LocalContext) -> LocalResult:
     private = context.model.mask(algorithm.private_part)
     public = masks.where(private, sent, trained.variables)
     context, sent = _sent(context, trained, public)
-    memory, reports = {}, {}
-    for name, method in algorithm.methods.items():
+    memory, reports = dict(context.client.state.memory), dict.fromkeys(algorithm.methods, ())
+    for name, method in algorithm.having("finish").items():
         new, reports[name] = method.finish(finish_view(context, name, trained, public, sent))
-        memory[name] = check_returned(name, "finish", new, context.client.state.memory[name])
+        memory[name] = check_returned(name, "finish", new, memory[name])
     mean = public._replace(params=sent) if algorithm.sends_updates else public
     upload = Upload(masks.without(algorithm.not_uploaded(context.model), mean), reports)
     if not context.training.momentum_reset:
@@ -53,31 +53,13 @@ def run_whole(context: LocalContext) -> LocalResult:
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 
-def first_report(context: LocalContext) -> dict[str, PyTree]:
-    """Returns one client's reports on the initial model, for the methods that start with a report."""
-    context = _with_private(context)
-    trained = as_trained(context.server.variables, context)
-    reports = {}
-    for name, method in context.algorithm.starting.items():
-        if method.has("first_report"):
-            reports[name] = method.first_report(client_view(context, name))
-        else:
-            reports[name] = method.finish(finish_view(context, name, trained, trained.variables))[1]
-    return reports
-
-
-def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
-    """Returns one client's reports on the server's new model, for the methods that measure it.
-
-    Args:
-        context: the client's round.
-        by_all: whether for the methods whose model is measured by all clients, instead of by the cohort.
-    """
+def measure(context: LocalContext, when: str = "round") -> dict[str, PyTree]:
+    """Returns one client's reports on the server's model, for the methods that measure it at this time."""
     public = context.server.variables
     context = _with_private(context)
     trained = as_trained(context.server.variables, context)
-    measuring = context.algorithm.measuring(by_all)
-    return {name: m.measure(finish_view(context, name, trained, public)) for name, m in measuring.items()}
+    measuring = context.algorithm.having("measure", when).items()
+    return {name: method.measure(finish_view(context, name, trained, public)) for name, method in measuring}
 
 
 def personal(context: LocalContext) -> Variables:
@@ -136,7 +118,7 @@ def _with_private(context):
     algorithm, server, client = context.algorithm, context.server, context.client
     memory = client_memory.whole(algorithm, context.model, server.variables, client.state.memory)
     client = client.replace(state=client.state._replace(memory=memory))
-    variables = masks.replace(server.variables, algorithm.own_parts(server.shared, client.state))
+    variables = masks.replace(server.variables, client.state.private)
     counts = class_counts(context, variables)
     return context._replace(server=server._replace(variables=variables), client=client, class_counts=counts)
 
