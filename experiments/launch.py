@@ -128,10 +128,8 @@ def _in_processes(options, arguments, study):
         check_free(study.folder, json.loads(json.dumps(study.config)))
         if options.resume == "never":
             set_aside(study.folder, study.runs)
-        if progress := overview(study.runs, {run.name: run.last_round for run in study.runs}):
-            console.note(progress)
-        for run in study.runs:
-            forget_failure(run.folder)
+        console.note(overview(study.runs, {run.name: run.last_round for run in study.runs}))
+        forget_failure(*(run.folder for run in study.runs))
         if options.slurm:
             jobs, have_ended = submit(arguments, count, options.slurm, logs)
             console.note(f"jobs {', '.join(jobs)}, logs in {logs}: the last to end writes the report")

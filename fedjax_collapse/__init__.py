@@ -6,7 +6,7 @@ from fedjax_collapse import methods as methods
 from fedjax_collapse import nn as nn
 from fedjax_collapse.config.loading import LoadedRun as LoadedRun
 from fedjax_collapse.config.loading import load_run as load_run
-from fedjax_collapse.core import compiler_bugs as _compiler_bugs
+from fedjax_collapse.core import _jax_compat as _jax_compat
 from fedjax_collapse.core.records import Batch as Batch
 from fedjax_collapse.core.records import Outputs as Outputs
 from fedjax_collapse.core.records import UserError as UserError
@@ -42,4 +42,4 @@ from fedjax_collapse.run.simulation import simulate as simulate
 from fedjax_collapse.schema.options import option as option
 from fedjax_collapse.training.algorithm import FedAvg as FedAvg
 
-_compiler_bugs.guard()  # before any use of a device
+_jax_compat.guard()  # before any use of a device

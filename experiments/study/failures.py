@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedjax_collapse.config.folder import ERROR_LOG, is_finished
-from fedjax_collapse.core import files
+from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
 
 _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", errno.EROFS: "Read-only file system"}
@@ -34,6 +34,7 @@ def is_of_the_disk(error: BaseException) -> bool:
     return False
 
 
+@processes.in_first_process
 def write_failure(run: Path, line: str, error: BaseException | None = None) -> None:
     """Writes the message and the error's traceback to the folder of an unfinished run, if possible."""
     _expected.discard(run)
@@ -57,8 +58,7 @@ def expect_kill(run: Path, name: str) -> None:
 
 def expect_no_kill() -> None:
     """Forgets what ``expect_kill`` wrote, because the run will be tried again."""
-    for run in list(_expected):
-        forget_failure(run)
+    forget_failure(*_expected)
 
 
 def read_failure(run: Path) -> str | None:
@@ -69,10 +69,12 @@ def read_failure(run: Path) -> str | None:
         return None
 
 
-def forget_failure(run: Path) -> None:
-    """Removes the log before the run is tried again."""
-    _expected.discard(run)
-    (run / ERROR_LOG).unlink(missing_ok=True)
+@processes.in_first_process
+def forget_failure(*runs: Path) -> None:
+    """Removes the logs of the runs before they are tried again."""
+    for run in runs:
+        _expected.discard(run)
+        (run / ERROR_LOG).unlink(missing_ok=True)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -124,7 +124,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
 
     ``take`` receives their rows (``sinks.py``).
     """
-    processes.broadcast_from_first(lambda: _write_partitions(group))
+    _write_partitions(group)
     plan = group.plan
     console.start_runs(list(group.runs), group.first_round, plan.schedule.rounds)
 
@@ -146,13 +146,14 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
         results, diverged = error.results, error
     if not diverged and not all(plan.schedule.is_over(result.metrics) for result in results):
         return False
-    processes.broadcast_from_first(lambda: _write_summaries(group, results, diverged.found if diverged else ()))
+    _write_summaries(group, results, diverged.found if diverged else ())
     console.finish_runs()
     if diverged:
         raise diverged
     return True
 
 
+@processes.in_first_process
 def _write_partitions(group):
     for run in group.runs.values():
         Path(run.folder).mkdir(parents=True, exist_ok=True)
@@ -160,20 +161,20 @@ def _write_partitions(group):
         write_json(run.folder / TOGETHER, [list(name) for name in group.runs])
 
 
+@processes.in_first_process
 def _write_summaries(group, results, diverged):
-    """Writes summaries of the runs that have not diverged; ``diverged`` has the indices of the others."""
+    """Writes the headline numbers of the runs that have not diverged; ``diverged`` has the indices of the others.
+
+    With a target also the round that reached it, null if none did.
+    """
+    schedule = group.plan.schedule
     for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
         if i not in diverged:
-            write_json(run.folder / SUMMARY, _summary(group.plan.schedule, result))
-
-
-def _summary(schedule, result):
-    """Returns a run's headline numbers; with a target also the round that reached it, null if none did."""
-    summary = summary_of(result, schedule.watch)
-    if schedule.stop_at_accuracy:
-        is_reached = schedule.is_reached(result.metrics)
-        summary["rounds_to_target"] = result.rounds_done if is_reached else None
-    return summary
+            summary = summary_of(result, schedule.watch)
+            if schedule.stop_at_accuracy:
+                is_reached = schedule.is_reached(result.metrics)
+                summary["rounds_to_target"] = result.rounds_done if is_reached else None
+            write_json(run.folder / SUMMARY, summary)
 
 
 def _check_together(plan):
@@ -193,13 +194,7 @@ def _divide(plan, runs) -> list[Group]:
     """
     choice = plan.engine["runs"]
     is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
-    kept = dict(
-        zip(
-            runs,
-            processes.broadcast_from_first(lambda: [rounds_kept(run.folder) for run in runs.values()]),
-            strict=True,
-        )
-    )
+    kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
     common = common_round(kept.values())
     if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
@@ -225,20 +220,17 @@ def _is_better_together(plan, runs):
     return together.fits(plan.client_map, (first.train, first.ownership), clients, len(runs))
 
 
+@processes.in_first_process
 def _were_together(runs):
     """Returns whether the runs were trained as one program.
 
     This matters if a kill came after the first save of only one of them.
     """
     names = [list(name) for name in runs]
-
-    def read():
-        try:
-            return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
-        except (OSError, ValueError):  # not started yet, or not written by this program
-            return False
-
-    return processes.broadcast_from_first(read)
+    try:
+        return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
+    except (OSError, ValueError):  # not started yet, or not written by this program
+        return False
 
 
 def _group(plan, runs, first_round):

@@ -10,6 +10,7 @@ from fedjax_collapse.config import build
 from fedjax_collapse.config.cells import settings_of
 from fedjax_collapse.config.folder import METRICS, SUMMARY, is_finished, run_folder
 from fedjax_collapse.config.resolving import Cell
+from fedjax_collapse.core.processes import in_first_process
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import last_row
 from fedjax_collapse.results.metrics import number
@@ -38,6 +39,7 @@ def check_more_rounds(study: StudySpec) -> None:
             )
 
 
+@in_first_process
 def reopen(study: StudySpec) -> None:
     """Removes the summaries of all runs that are finished with fewer rounds than they have now."""
     with one_at_a_time(study.folder):

@@ -14,7 +14,7 @@ from experiments.study.preparing import Federations, by_setting
 from experiments.study.resolving import RunSpec, StudySpec
 from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.config.folder import LOCK, REPLACED, TOGETHER, is_finished, run_folder
-from fedjax_collapse.core import files
+from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.reading import layouts_of, read_starts
 from fedjax_collapse.results.up_to_date import read_made_from
@@ -26,6 +26,7 @@ from fedjax_collapse.run.simulation import Run
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 
 
+@processes.in_first_process
 def check_resume(choice: str, study: StudySpec) -> None:
     """Checks whether the runs in the folder can be resumed.
 
@@ -41,6 +42,7 @@ def check_resume(choice: str, study: StudySpec) -> None:
         )
 
 
+@processes.in_first_process
 def done_runs(study: StudySpec) -> list[int]:
     """Returns the indices of the runs for which there is nothing to do.
 
@@ -64,6 +66,7 @@ def _is_batch_finished(study, run):
     return True
 
 
+@processes.in_first_process
 def check_unchanged(
     study: Path,
     plans: Mapping[str, Plan],
@@ -91,6 +94,7 @@ def check_unchanged(
                 check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
 
 
+@processes.in_first_process
 def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
     """Moves everything in the folders of these runs, except for their locks, to a new folder in ``replaced``."""
     started = [run.folder for run in runs if rounds_kept(run.folder) != (0,)]
@@ -104,6 +108,7 @@ def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
             os.replace(path, target / path.name)
 
 
+@processes.in_first_process
 def changed_layouts(study: StudySpec) -> list[str]:
     """Returns a message for each cell with a run that resumes in a layout that no earlier start had.
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import fedjax_collapse
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn, simulate
-from fedjax_collapse.core import compiler_bugs
+from fedjax_collapse.core import _jax_compat, compiler_bugs
 from fedjax_collapse.engine.timing_cache import load_numbers, store_numbers
 from fedjax_collapse.nn.network import HEADS
 from fedjax_collapse.run.evaluation import evaluate
@@ -74,7 +74,7 @@ def _outcomes():
     with ProcessPoolExecutor(1, context, _compile_with_least_effort) as pool:
         try:
             expected = {name: pool.submit(uncompiled, model) for name, model in cases.items()}
-            for name in compiler_bugs.BUGS:
+            for name in compiler_bugs.PROGRAMS:
                 is_right = compiler_bugs.is_right_in_fresh_process(name)
                 yield Outcome(f"program {name}", 0.0 if is_right else np.inf, 0.0)
             for name, model in cases.items():
@@ -97,7 +97,7 @@ def _compile_with_least_effort():
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     if jaxlib.__version__.startswith("0.10."):  # removed in later versions
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
-    compiler_bugs.guard()
+    _jax_compat.guard()
     jax.config.update("jax_platforms", "cpu")
 
 

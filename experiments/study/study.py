@@ -93,20 +93,19 @@ def run_study(
     """
     for run in study.runs:
         check_folder(run.folder.parent)
-    processes.broadcast_from_first(lambda: check_resume(resume, study))
+    check_resume(resume, study)
     examples = Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream(), workers or 1)
-    places = processes.broadcast_from_first(lambda: [] if resume == "never" else done_runs(study))
-    done = {study.runs[i].name for i in places}
+    done = {study.runs[i].name for i in ([] if resume == "never" else done_runs(study))}
     try:
         plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
     except _Stopped:
         return False
     with processes.within_first(claimed(study.folder, study.config, workers > 0)):
-        processes.broadcast_from_first(lambda: reopen(study))
+        reopen(study)
         if len(done) < len(study.runs):
-            processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
-        for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
+            _record_alone(study.folder, hashes, plans)
+        for line in changed_layouts(study):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
         start = Start(study, plans, examples, console, sinks, should_stop, workers > 0, resume, is_estimate, done)
@@ -123,7 +122,7 @@ def run_study(
         if is_estimate:
             console.print_rows(hours(study.runs, console.pace))
         else:
-            failed += processes.broadcast_from_first(lambda: _finish(study, console, workers > 0))
+            failed += _finish(study, console, workers > 0)
     if failed:
         raise RunsFailed(failed)
     return True
@@ -153,14 +152,12 @@ def _prepared(study, examples, resume, wait, should_stop, done):
             if _must_stop(should_stop):
                 raise _Stopped
             federation = federations[cell.name][study.seeds[0]]
-            if cell.name in trained:
-                plans[cell.name] = plan_of(cell, federation, wait)
-            else:
-                untraced[cell.name] = plan_of(cell, federation, None)
+            is_trained = cell.name in trained
+            plan = plan_of(cell, federation, wait if is_trained else None)
+            (plans if is_trained else untraced)[cell.name] = plan
             advance()
         replaced = [run.name for run in study.runs] if resume == "never" else []
-        known = plans | untraced
-        processes.broadcast_from_first(lambda: check_unchanged(study.folder, known, federations, replaced, untraced))
+        check_unchanged(study.folder, plans | untraced, federations, replaced, untraced)
 
     number = len(_cells(study.runs))
     check_privacy(_cells(study.runs, done).values())
@@ -181,11 +178,13 @@ def _common_values(study, runs, hashes):
     return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
 
 
+@processes.in_first_process
 def _record_alone(folder, hashes, plans):
     with one_at_a_time(folder):
         record_start(folder, provenance(hashes, plans))
 
 
+@processes.in_first_process
 def _finish(study, console, is_worker):
     """Writes summary and report, of workers the last one without a parent; returns error messages."""
     if not is_worker:
@@ -212,16 +211,14 @@ def _all_groups(start, setting, runs) -> Iterator[Group]:
     Raises:
         UserError: another process, a worker that has no parent, trains one of them.
     """
-    folder = start.study.folder
     if start.resume == "never":
-        processes.broadcast_from_first(lambda: set_aside(folder, runs))
+        set_aside(start.study.folder, runs)
     left = [run for run in runs if run.name not in start.done]
     with start.console.wait(f"reading data and checkpoints of {len(left)} runs"):
         groups = make_groups(left, start.plans, start.examples.of(setting))
     first_rounds = {run.name: 0 for run in runs} | {n: group.first_round for group in groups for n in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
-    if progress := processes.broadcast_from_first(lambda: overview(runs, first_rounds)):
-        start.console.note(progress)
+    start.console.note(overview(runs, first_rounds))
     for group in _first_of_cells(groups) if start.is_estimate else groups:
         with contextlib.ExitStack() as stack:
             for run in group.runs.values():
@@ -279,17 +276,13 @@ def _must_stop(should_stop):
 def _train(group, start):
     """Calls ``train_group``; raises RunsFailed, with the names of the runs, for errors, and writes a log for each."""
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
-
-    def forget():
-        processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
-
     console, should_stop = start.console, start.should_stop  # without the examples, which others would keep alive
     last = group.first_round + _ESTIMATED if start.is_estimate else math.inf
 
     def must_stop():
         return should_stop() or console.round >= last
 
-    forget()
+    forget_failure(*folders.values())
     if start.is_worker:
         expect_kill(*folders.values(), str(group))
     try:
@@ -301,14 +294,13 @@ def _train(group, start):
         if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the other processes may not notice it
         if is_of_the_disk(error):
-            forget()
+            forget_failure(*folders.values())
             raise OSError(f"{group}: {one_line(error)}; free some space, then run the same command to resume") from None
         failures = _failures(group, error)
-        processes.broadcast_from_first(
-            lambda: [write_failure(folder, line, error) for folder, line in failures.items()]
-        )
+        for folder, line in failures.items():
+            write_failure(folder, line, error)
     else:
-        forget()
+        forget_failure(*folders.values())
         return is_whole
     first = {line: folder for folder, line in reversed(failures.items())}  # by line, the run whose log is named
     raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))

@@ -11,6 +11,7 @@ from experiments.study.progress.console import Console
 from experiments.study.resolving import RunSpec
 from fedjax_collapse.config.cells import CellName, RunName, cells_of
 from fedjax_collapse.config.folder import ERROR_LOG, REPORT, SUMMARY, run_folder
+from fedjax_collapse.core.processes import in_first_process
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.results.comparing import verdict
@@ -51,6 +52,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
     return []
 
 
+@in_first_process
 def overview(runs: Iterable[RunSpec], first_rounds: Mapping[RunName, int]) -> str:
     """Returns one line about how many runs are finished, failed, unfinished or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}

@@ -1,10 +1,23 @@
-"""Everything that relies on JAX's internals, which may change without notice; other modules must not import them."""
+"""Everything that relies on JAX's internals, which no other module imports, and guards against bugs of its compiler.
+
+JAX's internals may change without notice. A guard names the versions that need it.
+"""
 
 import contextlib
-from collections.abc import Iterator
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
+import numpy as np
+
+_FIRST, _LAST = "0.10.2", "0.12.0.1"  # versions of jaxlib that compile some programs wrongly for CPUs with YNNPACK
+_WITHOUT_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type="  # a library to which XLA delegates reductions
+_unguarded: list[str] = []  # flags that this process needs but that could not be set in time
 
 
 def is_traced(value: Any) -> bool:
@@ -17,6 +30,50 @@ def has_started_devices() -> bool:
     from jax._src import xla_bridge
 
     return xla_bridge.backends_are_initialized()
+
+
+def guard(
+    environ: MutableMapping[str, str] = os.environ,
+    version: str = jaxlib.__version__,
+    is_started: Callable[[], bool] = has_started_devices,
+) -> None:
+    """Adds the flag that this version of jaxlib needs to ``XLA_FLAGS``; a value of the user's is left alone.
+
+    XLA reads the variable when JAX starts its devices. Nothing is changed after that: the flag would have no effect,
+    and programs would enter JAX's compilation cache under a wrong key. ``warn_unguarded`` then warns.
+    """
+    given = environ.get("XLA_FLAGS", "").strip()
+    if not given.startswith("-"):  # the name of a file of flags; XLA ignores one that is missing
+        name, given = given, ""
+        with contextlib.suppress(OSError):
+            given = Path(name).read_text().strip()
+    is_given = re.search(rf"{_WITHOUT_YNNPACK.removesuffix('=')}(=|\s|$)", given)
+    if is_given or not _numbers(_FIRST) <= _numbers(version) <= _numbers(_LAST):
+        return
+    if is_started():
+        _unguarded[:] = [_WITHOUT_YNNPACK]
+    else:
+        environ["XLA_FLAGS"] = f"{given} {_WITHOUT_YNNPACK}".strip()
+
+
+def _numbers(version):
+    return [int(number) for number in re.findall(r"\d+", version)[:4]]
+
+
+def warn_unguarded(platform: str) -> None:
+    """Warns, once, if programs are compiled for this platform by a JAX that started without a flag that it needs."""
+    if _unguarded and platform == "cpu":
+        warnings.warn(
+            f"jaxlib {jaxlib.__version__} is known to compute some programs wrongly on CPUs and has started without "
+            f"the flag against it: import fedjax_collapse before anything uses a device, or set "
+            f"XLA_FLAGS={_unguarded.pop()} (docs/troubleshooting.md)",
+            stacklevel=2,
+        )
+
+
+def gathered(array: jax.Array, order: np.ndarray) -> jax.Array:
+    """Returns the rows in this order by a gather: XLA of JAX 0.12 divides a reversal wrongly over devices."""
+    return array[order]
 
 
 def wait_for_all_processes(barrier: str, seconds: int) -> None:
@@ -38,7 +95,8 @@ def wait_for_all_processes(barrier: str, seconds: int) -> None:
 def as_single_process() -> Iterator[None]:
     """Makes ``jax.process_count()`` return 1 in its body.
 
-    Orbax otherwise waits for all processes in every call, regardless of its ``active_processes``.
+    Orbax (0.12.8) otherwise sends the folder's name to all processes in every save, regardless of its
+    ``MultiprocessingOptions.active_processes``, and rejects arrays that are on devices of one process only.
     """
     count = jax.process_count
     jax.process_count = lambda: 1

@@ -131,11 +131,6 @@ def flush(paths: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def flush_all(folder: Path) -> None:
-    """Flushes the folder and everything in it."""
-    flush([*folder.rglob("*"), folder])
-
-
 def cache_folder(kind: str) -> Path:
     """Returns ``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind

@@ -6,11 +6,12 @@ others. In a single process these functions communicate nothing.
 """
 
 import contextlib
+import functools
 import hashlib
-import io
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fedjax_collapse.core._jax_compat import as_single_process
-from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.core.records import UserError
 
-T = TypeVar("T")
+T, P = TypeVar("T"), ParamSpec("P")
 _HEAD, _PIECE = 2**12, 2**24  # bytes sent at once: the start of every message, and each piece of the rest
 _NUMBER = 8  # bytes that hold a message's length
 _SUCCEEDED, _FAILED = b"+", b"-"  # the first byte of a message
@@ -33,8 +34,8 @@ def is_first() -> bool:
 
 
 def is_multiprocess() -> bool:
-    """Returns whether there is more than one process."""
-    return jax.process_count() > 1
+    """Returns whether there is more than one process. Starts no devices in a process that is alone."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def connect() -> None:
@@ -45,7 +46,7 @@ def connect() -> None:
     """
     if is_multiprocess():
         all_gather(0)
-        broadcast_from_first(lambda: 0)
+        in_first_process(lambda: 0)()
         devices = jax.devices()
         mesh = jax.make_mesh((len(devices),), ("all",), axis_types=(AxisType.Auto,), devices=devices)
         dealt = NamedSharding(mesh, PartitionSpec("all"))
@@ -61,60 +62,44 @@ def all_gather(value: T) -> list[T]:
     return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
 
 
-def broadcast_from_first(make: Callable[[], T]) -> T:
-    """Returns, in all processes, what ``make`` returns in the first, the only one that calls it.
+def in_first_process(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns a function that all processes call together: only the first one computes it, all return its value.
 
-    While ``make`` runs, ``jax.process_count()`` is 1. The value has to be JSON; its tuples become lists in the other
-    processes.
-
-    Raises:
-        UserError: in the other processes, if ``make`` raised any exception in the first, which raises the original one.
+    Meanwhile ``jax.process_count()`` is 1 in the first process. The value is sent to the others as a pickle. If the
+    function raises an exception, the first process raises it, and the others a UserError.
     """
-    if not is_multiprocess():
-        return make()
-    return json.loads(_sent_by_first(lambda: json.dumps(make()).encode()))
 
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        if not is_multiprocess():
+            return function(*arguments, **options)
+        value, raised, message = None, None, b""
+        if is_first():
+            try:
+                with as_single_process():
+                    value = function(*arguments, **options)
+                    message = _SUCCEEDED + pickle.dumps(value)
+            except Exception as error:
+                raised, message = error, _FAILED + str(error).encode()
+        message = _broadcast(message)
+        if raised is not None:
+            raise raised
+        if message.startswith(_FAILED):
+            raise UserError(f"process 0: {message[1:].decode()}")
+        return value if is_first() else pickle.loads(message[1:])
 
-def broadcast_arrays(tree: PyTree) -> PyTree:
-    """Returns the arrays of the first process.
-
-    The other processes pass arrays of the same structure, shapes and types.
-    """
-    if not is_multiprocess():
-        return tree
-    leaves, structure = jax.tree.flatten(tree)
-    message = io.BytesIO(_sent_by_first(lambda: _packed(leaves)))
-    with np.load(message, allow_pickle=False) as sent:
-        return structure.unflatten(_like(leaf, sent[f"arr_{i}"]) for i, leaf in enumerate(leaves))
-
-
-def _packed(leaves):
-    file = io.BytesIO()
-    np.savez(file, *(jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves))
-    return file.getvalue()
-
-
-def _like(leaf, sent):
-    """Converts a received array to the type of the leaf, since NumPy's files do not know all of JAX's types."""
-    if _is_key(leaf):
-        return jax.random.wrap_key_data(sent, impl=jax.random.key_impl(leaf))
-    sent = sent.view(leaf.dtype) if sent.dtype.kind == "V" else sent
-    return jnp.asarray(sent) if isinstance(leaf, jax.Array) else sent
-
-
-def _is_key(leaf):
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return call
 
 
 @contextlib.contextmanager
 def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | None]:
     """Enters the context in the first process; the others, which receive None, continue once it has been entered.
 
-    Raises what ``broadcast_from_first`` raises.
+    Raises what a function of ``in_first_process`` raises.
     """
     with contextlib.ExitStack() as stack:
         entered = []
-        broadcast_from_first(lambda: entered.append(stack.enter_context(context)))
+        in_first_process(lambda: entered.append(stack.enter_context(context)))()
         yield next(iter(entered), None)
 
 
@@ -124,7 +109,7 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
     Raises:
         UserError: a process has other values than the first.
     """
-    if jax.process_count() == 1:
+    if not is_multiprocess():
         return
     digests = all_gather({name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in what().items()})
     for process, found in enumerate(digests):
@@ -134,23 +119,6 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
                 f"process {process} has another {' and another '.join(names)} than process 0: start all processes with "
                 "the same command, on the same code and data"
             )
-
-
-def _sent_by_first(make: Callable[[], bytes]) -> bytes:
-    """Returns, in all processes, what ``make`` returns in the first. Raises what ``broadcast_from_first`` raises."""
-    raised, message = None, b""
-    if is_first():
-        try:
-            with as_single_process():
-                message = _SUCCEEDED + make()
-        except Exception as error:
-            raised, message = error, _FAILED + str(error).encode()
-    message = _broadcast(message)
-    if raised is not None:
-        raise raised
-    if message.startswith(_FAILED):
-        raise UserError(f"process 0: {message[1:].decode()}")
-    return message[1:]
 
 
 def _broadcast(message):

@@ -5,12 +5,10 @@ from fedjax_collapse.engine import together as together
 from fedjax_collapse.engine.client_maps import Chunked as Chunked
 from fedjax_collapse.engine.client_maps import ClientMap as ClientMap
 from fedjax_collapse.engine.client_maps import Loop as Loop
-from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
 from fedjax_collapse.engine.client_maps import check_at_once as check_at_once
 from fedjax_collapse.engine.cohort import Assignment as Assignment
-from fedjax_collapse.engine.cohort import Watched as Watched
 from fedjax_collapse.engine.cohort import home_order as home_order
 from fedjax_collapse.engine.layout import Layout as Layout
 from fedjax_collapse.engine.layout import RoundSpec as RoundSpec

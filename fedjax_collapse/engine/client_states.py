@@ -15,8 +15,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedjax_collapse.core import files, processes
+from fedjax_collapse.core import files
 from fedjax_collapse.core.checksums import as_bytes, checksum
+from fedjax_collapse.core.processes import in_first_process
 from fedjax_collapse.core.records import ClientState, Damaged, UserError
 from fedjax_collapse.core.round_arrays import read_npz
 
@@ -46,13 +47,14 @@ class StoredStates:
         self._folder, self._log, self._initial = folder, folder / _LOG, jax.tree.map(np.asarray, initial)
         self._num_clients = num_clients
         self._digest = np.zeros(2, np.uint64)
-        processes.broadcast_from_first(lambda: self._open(done, noted))
+        self._open(done, noted)
 
     @property
     def digest(self) -> str:
         """The sum, without carry, of the checksums of all clients, in the first process."""
         return self._digest.tobytes().hex()
 
+    @in_first_process
     def _open(self, done, noted):
         if not done:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -75,6 +77,7 @@ class StoredStates:
                 "folder to start again"
             )
 
+    @in_first_process
     def take(self, ids: np.ndarray) -> ClientState:
         """Returns the states of a cohort, stacked; the initial one for identities that are no client's.
 
@@ -82,10 +85,7 @@ class StoredStates:
             Damaged: a state differs from what was written; a UserError in the other processes.
         """
         states = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(ids), axis=0), self._initial)
-        processes.broadcast_from_first(lambda: self._read(ids, jax.tree.leaves(states)))
-        return processes.broadcast_arrays(states)
-
-    def _read(self, ids, of_cohort):
+        of_cohort = jax.tree.leaves(states)
         sums = self._sums.take(ids, axis=0, mode="clip")
         written = np.flatnonzero((ids < self._num_clients) & sums.any(axis=1))
         for own, rows in zip(of_cohort, self._rows, strict=True):
@@ -96,16 +96,15 @@ class StoredStates:
             raise Damaged(
                 f"{self._folder}: the state of client {ids[written][wrong[0]]} differs from what was written; {_LOST}"
             )
+        return states
 
+    @in_first_process
     def put(self, round: int, ids: np.ndarray, states: ClientState) -> None:
         """Writes the states of clients after a round, the ``round``-th from 0, and logs the old ones first.
 
         Raises:
             OSError: the disk is full, or fails; a UserError in the other processes.
         """
-        processes.broadcast_from_first(lambda: self._write(round, ids, states))
-
-    def _write(self, round, ids, states):
         sums = self._sums[ids]
         old = {str(i): rows[ids[sums.any(axis=1)]] for i, rows in enumerate(self._rows)}
         with files.whole(self._log / f"{round}.npz") as file:

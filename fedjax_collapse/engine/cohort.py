@@ -51,6 +51,14 @@ class Received(NamedTuple):
     key: Key | None = None  # of the run's rounds; None where the server makes no step
 
 
+class Cohort(NamedTuple):
+    """A drawn cohort with the data on its devices."""
+
+    drawn: Drawn
+    rows: jax.Array  # [cohort, capacity], of each client among the examples
+    examples: Examples  # all of them, or of each device those of its clients, each with the same padding
+
+
 class CohortResult(NamedTuple):
     """The results of a cohort besides its uploads, by client in the cohort's order."""
 
@@ -90,17 +98,15 @@ def draw(
     else:
         cohort = assignment.order
     budgets = rule.budgets(key, cohort, len(sizes))
-    seconds = rule.clock.seconds(key_run, _planned_steps(rule, algorithm, key, sizes)) if rule.has_deadline else None
+    seconds = None
+    if rule.has_deadline:
+        each, of_all = algorithm.trained_sizes(sizes), rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
+        planned = sum(steps for _, steps in algorithm.local_training.phase_steps(each, of_all))  # [clients]
+        seconds = rule.clock.seconds(key_run, planned)
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
     expected = rule.expected_size(len(sizes)) if algorithm.weights_by == "expected" else None
     drawn = stack(algorithm, cohort, sizes, Stream.CLIENTS.key(key), budgets, arrives, expected)
     return spec.layout.client_map.keep_replicated(drawn)
-
-
-def _planned_steps(rule, algorithm, key, sizes):
-    """Returns the steps [clients] that each client would take in the round."""
-    budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
-    return sum(steps for _, steps in algorithm.local_training.phase_steps(algorithm.trained_sizes(sizes), budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -191,16 +197,6 @@ def stack(
     )
 
 
-def gather(drawn: Drawn, assignment: Assignment, states: ClientState) -> Client:
-    """Returns the drawn clients with their rows and states, taken from those of all clients."""
-
-    def of_cohort(leaf):
-        return leaf.at[drawn.id].get(mode="clip")
-
-    rows = of_cohort(assignment.ownership.rows)
-    return drawn.with_data(rows, jax.tree.map(of_cohort, states) if assignment.order is None else states)
-
-
 def no_models(spec: RoundSpec, algorithm: FedAvg, server: Server) -> Variables:
     """Returns buffers of zeros for the watched models, of what a client trains: on each device one for all of them."""
     client_map, own = spec.layout.client_map, masks.without(algorithm.common_to_clients(spec.model), server.variables)
@@ -266,12 +262,24 @@ def aggregate(
     return spec.diverging.server(new, received.server, clients), result
 
 
-def after_measuring(
-    spec: RoundSpec, algorithm: FedAvg, old: Server, measured: dict[str, PyTree], left_out: jax.Array | None, when: str
-) -> Server:
-    """Returns the server after all clients have measured its model; unchanged if all are left out."""
-    new = server.after_measuring(algorithm, spec.model, old.variables, old, measured, when)
-    return new if left_out is None else where(~jnp.all(left_out), new, old)
+def train_and_aggregate(
+    spec: RoundSpec,
+    algorithm: FedAvg,
+    server: Server,
+    states: ClientState,
+    round: jax.Array,
+    key: Key,
+    cohort: Cohort,
+    slots: Variables | None = None,
+) -> tuple[Server, CohortResult]:
+    """Returns the server after a cohort's round, and the result; ``states`` are those of the cohort.
+
+    ``slots`` are the buffers of ``train``; new ones if they are None.
+    """
+    slots = no_models(spec, algorithm, server) if slots is None else slots
+    clients, received = cohort.drawn.with_data(cohort.rows, states), Received(server, round, cohort.examples, key)
+    upload, result = train(spec, algorithm, received, clients, slots)
+    return aggregate(spec, algorithm, received, clients, upload, result)
 
 
 def measure(
@@ -289,6 +297,28 @@ def measure(
 
     outcome = _map_clients(spec, algorithm, received, clients, report_of)
     return outcome.summand.total, outcome.numbers
+
+
+def sum_reports(
+    spec: RoundSpec,
+    algorithm: FedAvg,
+    server: Server,
+    round: jax.Array | int,
+    states: ClientState,
+    cohort: Cohort,
+    when: str,
+) -> tuple[dict[str, PyTree], PyTree]:
+    """Returns what ``measure`` returns, for some of all clients; ``states`` are those of the cohort."""
+    received = Received(server, round, cohort.examples)
+    return measure(spec, algorithm, received, cohort.drawn.with_data(cohort.rows, states), when)
+
+
+def after_reports(
+    spec: RoundSpec, algorithm: FedAvg, old: Server, reports: dict[str, PyTree], left_out: jax.Array | None, when: str
+) -> Server:
+    """Returns the server after all clients have measured its model; unchanged if all are left out."""
+    new = server.after_measuring(algorithm, spec.model, old.variables, old, reports, when)
+    return new if left_out is None else where(~jnp.all(left_out), new, old)
 
 
 def _map_clients(spec, algorithm, received, clients, function, slots=()):

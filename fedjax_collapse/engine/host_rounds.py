@@ -7,7 +7,9 @@ only reads those of its devices. A round is the one of ``cohort.py``.
 """
 
 import contextlib
+import dataclasses
 import functools
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import NamedTuple
 
@@ -19,15 +21,16 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Drawn, Examples, Key, PyTree, UserError
 from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.engine import rounds
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.client_states import StoredStates
-from fedjax_collapse.engine.cohort import Assignment, CohortResult
+from fedjax_collapse.engine.cohort import Assignment, Cohort
 from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.participation import Participation
 from fedjax_collapse.engine.placement import to_host
-from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
+from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.samplers import HostUniform
-from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.engine.skipping import Attempt
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -58,113 +61,111 @@ def run_rounds(
         feeder: sends the cohorts, also those of the rounds after this call, of the same ``spec``, algorithm,
             assignment and examples; by default only those of this call.
     """
-    num_rounds, client_map = int(num_rounds), spec.layout.client_map
-    states = state.clients
-    if not isinstance(states, StoredStates):
-        states = jax.tree.map(functools.partial(_writable, len(assignment.ownership.sizes)), states)
-    state = client_map.replicate(state._replace(clients=()))._replace(clients=states)
-    records = []
-    with _compiled_or_not(client_map):
-        first = int(state.round)
+    state = _placed(spec, state, assignment)
+    records, num_rounds, first = [], int(num_rounds), int(state.round)
+    with _compiled_or_not(spec.layout.client_map):
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
         if feeder is None:
             feeder = Feeder(spec, algorithm, assignment, examples)
             feeder.draw(state.key, first, first + num_rounds)
         else:
             feeder.draw(state.key, first, first + num_rounds + _AHEAD + 1)
-        host = feeder.host
-        for round in range(first, first + num_rounds):
-            sent = feeder.take(round)
-            left_out, ids, (new, result, is_counted) = _train_and_aggregate(spec, algorithm, host, state, sent)
-            listed = np.sort(np.asarray(sent.drawn.id))[: spec.layout.cohort_size] if host.is_on_disk else None
-            _store(states, round, len(host.sizes), ids, result.states)
-            records.append(_record(len(host.sizes), ids, result, left_out, listed))
-            if algorithm.having("dispatch"):
-                arrived = np.zeros(len(host.sizes), bool)
-                arrived[ids[np.asarray(is_counted)]] = True
-                made = to_host(_dispatch(algorithm, new, states, arrived, state.round, state.key))
-                for stored, leaf in zip(*map(jax.tree.leaves, (states, made)), strict=True):
-                    stored[...] = leaf
-            state = state._replace(server=new, round=state.round + 1)
-        if algorithm.having("measure", "evaluation"):
-            last = state.round - 1
-            report = functools.partial(_measure, spec, algorithm, state.server, last)
-            key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
-            left_out, reports = _reports_of_all(spec, algorithm, host, key, states, report)
-            state = state._replace(
-                server=_after_measuring(spec, algorithm, state.server, reports, left_out, "evaluation")
-            )
-            _mark(records[-1], left_out)
-    record = jax.tree.map(functools.partial(_stack, spec.layout.max_rounds), *records)
-    return Advance(state, record, result.watched.collected(spec))
+        store = OnHost(spec, algorithm, feeder.host, feeder, first)
+        for _ in range(num_rounds):
+            advance = rounds.one_round(store, state, None)
+            records.append(advance.record)
+            state, store.round = advance.state, store.round + 1
+        record = jax.tree.map(functools.partial(_stack, spec.layout.max_rounds), *records)
+        advance = rounds.measured_by_all(store, advance._replace(record=record), num_rounds)
+    return advance._replace(watched=advance.watched.collected(spec))
 
 
 def with_first_reports(
     spec: RoundSpec, algorithm: FedAvg, state: State, assignment: Assignment, examples: Examples
 ) -> tuple[State, np.ndarray | None]:
     """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
-    client_map = spec.layout.client_map
     if not algorithm.having("measure", "start"):
         return state, None
-    current, key = client_map.replicate((state.server, state.key))
+    with _compiled_or_not(spec.layout.client_map):
+        store = OnHost(spec, algorithm, _Host.of(spec, assignment, examples))
+        return rounds.survey(store, _placed(spec, state, assignment), "start")
+
+
+def _placed(spec, state, assignment):
+    """Returns the state where rounds expect it; those of clients in writable arrays on the host, or in files."""
     states = state.clients
     if not isinstance(states, StoredStates):
-        states = jax.tree.map(np.asarray, states)
-    with _compiled_or_not(client_map):
-        host, report = _Host.of(spec, assignment, examples), functools.partial(_first_reports, spec, algorithm, current)
-        of_clients = Stream.FIRST_REPORTS.key(key)
-        left_out, total = _reports_of_all(spec, algorithm, host, of_clients, states, report)
-        return state._replace(server=_after_measuring(spec, algorithm, current, total, left_out, "start")), left_out
+        states = jax.tree.map(functools.partial(_writable, len(assignment.ownership.sizes)), states)
+    return spec.layout.client_map.replicate(state._replace(clients=()))._replace(clients=states)
 
 
-def _train_and_aggregate(spec, algorithm, host, state, first):
-    """Returns the clients [clients] that were left out, or None; and the identities, the new server and the result.
+@dataclasses.dataclass
+class OnHost:
+    """The clients of a run on the host or on disk, with the methods of ``rounds.OnDevice``; states change in place."""
 
-    ``first`` is the cohort that was drawn, as it was sent; it is drawn again if clients are left out.
-    """
+    spec: RoundSpec
+    algorithm: FedAvg
+    host: "_Host"
+    feeder: "Feeder | None" = None  # of cohorts
+    round: int = 0  # number of rounds done
+    listed: np.ndarray | None = None
 
-    def attempt(left_out):
-        server, cohort = state.server, first
-        if left_out is not None:
-            server = jax.tree.map(jnp.copy, server)  # it is donated
-            if left_out.any():
-                cohort = host.send(_drawn(spec, algorithm, host.placed, state.key, state.round, left_out))
+    def cohort(self, state: State, left_out: np.ndarray | None) -> Cohort:
+        if left_out is not None and left_out.any():
+            given = self.host.placed, state.key, state.round, left_out
+            return self.host.send(_drawn(self.spec, self.algorithm, *given))
+        cohort = self.feeder.take(self.round)
+        if self.host.is_on_disk:
+            self.listed = np.sort(np.asarray(cohort.drawn.id))[: self.spec.layout.cohort_size]
+        return cohort
+
+    def everyone(self, key: Key, left_out: np.ndarray | None) -> Iterator[Cohort]:
+        for ids in _everyone(len(self.host.sizes), self.spec.layout.cohort_size):
+            yield self.host.send(_arranged(self.spec, self.algorithm, self.host.placed, key, ids, left_out))
+
+    def gather(self, states: ClientState | StoredStates, cohort: Cohort) -> ClientState:
         ids = np.asarray(cohort.drawn.id)
-        of_cohort = spec.layout.client_map.shard(_gather(state.clients, ids))
-        new, result = _run_round(spec, algorithm, server, of_cohort, state.round, state.key, cohort)
-        return ids, result.metrics.get(SKIPPED), (new, result, cohort.drawn.is_counted)
+        if isinstance(states, StoredStates):
+            states = states.take(ids)
+        else:
+            states = jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
+        return self.host.client_map.shard(states)
 
-    return spec.diverging.repeat_on_host(attempt, len(host.sizes))
+    def scatter(self, states: ClientState | StoredStates, ids: np.ndarray, new: ClientState):
+        if not isinstance(states, StoredStates):
+            return _put(states, ids, new)
+        states.put(self.round, ids, new)
+        return states
+
+    def change_all(self, states: ClientState, change: Callable[[ClientState], ClientState]) -> ClientState:
+        return _put(states, ..., to_host(change(states)))
+
+    def spread(self, ids: np.ndarray, values: PyTree, absent: float) -> PyTree:
+        places = ids if self.listed is None else np.searchsorted(self.listed, ids)
+        count = len(self.host.sizes if self.listed is None else self.listed)
+        return _put(jax.tree.map(lambda leaf: np.full(count, absent, leaf.dtype), values), places, values)
+
+    def repeat(self, attempt: Attempt) -> tuple[np.ndarray | None, np.ndarray, PyTree, PyTree]:
+        left_out, ids, (rest, of_clients) = self.spec.diverging.repeat_on_host(attempt, len(self.host.sizes))
+        is_real = np.asarray(ids) < len(self.host.sizes)
+        return left_out, np.asarray(ids)[is_real], rest, jax.tree.map(lambda leaf: leaf[is_real], to_host(of_clients))
+
+    def call(self, function: Callable, *arguments):
+        return _COMPILED[function](*arguments)
 
 
-def _reports_of_all(spec, algorithm, host, key, states, report):
-    """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
-
-    ``key`` is the key from which the keys of all clients are derived.
-    """
-    num_clients, client_map = len(host.sizes), spec.layout.client_map
-
-    def attempt(left_out):
-        blocks, total = [], None
-        for ids in _everyone(num_clients, spec.layout.cohort_size):
-            cohort = host.send(_arranged(spec, algorithm, host.placed, key, ids, left_out))
-            ids = np.asarray(cohort.drawn.id)
-            reports, wrong = report(client_map.shard(_gather(states, ids)), cohort)
-            total = reports if total is None else jax.tree.map(jnp.add, total, reports)
-            jax.block_until_ready(total)  # otherwise the examples of all clients would be sent at once
-            blocks.append((ids, to_host(wrong)))
-        return *map(np.concatenate, zip(*blocks, strict=True)), total
-
-    left_out, _, total = spec.diverging.repeat_on_host(attempt, num_clients)
-    return left_out, total
+_COMPILED = {
+    cohorts.train_and_aggregate: jax.jit(cohorts.train_and_aggregate, static_argnums=0, donate_argnums=(2, 3)),
+    cohorts.sum_reports: jax.jit(cohorts.sum_reports, static_argnums=(0, 6)),
+    cohorts.after_reports: jax.jit(cohorts.after_reports, static_argnums=(0, 5)),
+    server.dispatch: jax.jit(server.dispatch),
+}
 
 
-class _Cohort(NamedTuple):
-    """A cohort that is being sent to the device."""
-
-    drawn: Drawn
-    rows: jax.Array  # [cohort, capacity], of each client among the examples of its device
-    examples: Examples  # of each device one after another, each with the same padding
+def _put(stored, places, new):
+    for leaf, own in zip(*map(jax.tree.leaves, (stored, new)), strict=True):
+        leaf[places] = own
+    return stored
 
 
 class _Host(NamedTuple):
@@ -199,11 +200,11 @@ class _Host(NamedTuple):
         """Whether the examples are in a store."""
         return isinstance(self.rows, StoredRows)
 
-    def send(self, drawn: Drawn) -> _Cohort:
+    def send(self, drawn: Drawn) -> Cohort:
         """Sends the clients' rows, and the examples that these refer to, to the clients' devices."""
         ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
         if not isinstance(examples.inputs, np.ndarray):
-            return _Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
+            return Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
         is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
         counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
@@ -218,7 +219,7 @@ class _Host(NamedTuple):
             self.rows.store.verify(own, self.rows.most, (inputs[part], labels[part]))
         constants = client_map.replicate(examples._replace(inputs=(), labels=()))
         sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
-        return _Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
+        return Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
 
     def _by_device(self, ids):
         """Returns the clients of each device, one array after another; none for devices of other processes."""
@@ -273,7 +274,7 @@ class Feeder:
             if round not in self._drawn and round not in self._sent:
                 self._drawn[round] = _drawn(self._spec, self._algorithm, self.host.placed, key, round)
 
-    def take(self, round: int) -> _Cohort:
+    def take(self, round: int) -> Cohort:
         """Returns the cohort of a round, and has those of the next rounds sent as far as they are drawn.
 
         Raises:
@@ -325,30 +326,6 @@ def _arranged(spec, algorithm, assignment, key, cohort, left_out):
     return drawn.replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def _run_round(spec, algorithm, server, states, round, key, cohort):
-    clients = cohort.drawn.with_data(cohort.rows, states)
-    received = cohorts.Received(server, round, cohort.examples, key)
-    upload, result = cohorts.train(spec, algorithm, received, clients, cohorts.no_models(spec, algorithm, server))
-    return cohorts.aggregate(spec, algorithm, received, clients, upload, result)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _first_reports(spec, algorithm, server, states, cohort):
-    clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, 0, cohort.examples)
-    return cohorts.measure(spec, algorithm, received, clients, "start")
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _measure(spec, algorithm, server, round, states, cohort):
-    clients, received = cohort.drawn.with_data(cohort.rows, states), cohorts.Received(server, round, cohort.examples)
-    return cohorts.measure(spec, algorithm, received, clients, "evaluation")
-
-
-_dispatch = jax.jit(server.dispatch)
-_after_measuring = jax.jit(cohorts.after_measuring, static_argnums=(0, 5))
-
-
 def _compiled_or_not(client_map: ClientMap):
     return contextlib.nullcontext() if client_map.is_compiled else jax.disable_jit()
 
@@ -363,51 +340,6 @@ def _writable(num_clients, leaf):
     """Returns the stored states without padding, in a writable array on the host."""
     leaf = np.asarray(leaf)[:num_clients]
     return leaf if leaf.flags.writeable else leaf.copy()
-
-
-def _gather(states: ClientState | StoredStates, ids: np.ndarray) -> ClientState:
-    """Returns the cohort's states; for clients that only pad it some client's state, which is ignored."""
-    if isinstance(states, StoredStates):
-        return states.take(ids)
-    return jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
-
-
-def _store(states, round, num_clients, ids, new):
-    """Stores the cohort's new states."""
-    is_real = ids < num_clients
-    new = jax.tree.map(lambda leaf: leaf[is_real], to_host(new))
-    if isinstance(states, StoredStates):
-        states.put(round, ids[is_real], new)
-        return
-    for stored, own in zip(*map(jax.tree.leaves, (states, new)), strict=True):
-        stored[ids[is_real]] = own
-
-
-def _record(
-    num_clients: int, ids: np.ndarray, result: CohortResult, left_out: np.ndarray | None, listed: np.ndarray | None
-) -> RoundRecord:
-    """Returns the round's record.
-
-    ``listed``: the identities [cohort] that the record is of, in ascending order; None if it is of all clients.
-    """
-    is_real = ids < num_clients
-    places = ids[is_real] if listed is None else np.searchsorted(listed, ids[is_real])
-
-    def spread(values, absent):
-        spread = np.full(num_clients if listed is None else len(listed), absent, values.dtype)
-        spread[places] = values[is_real]
-        return spread
-
-    metrics, steps = to_host((result.metrics, result.steps))
-    record = RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0), listed)
-    _mark(record, left_out)
-    return record
-
-
-def _mark(record, left_out):
-    """Counts the clients that were left out as skipped."""
-    if left_out is not None:
-        record.metrics[SKIPPED][record.of_entries(left_out).astype(bool)] = 1
 
 
 def _stack(max_rounds: int, *rounds: PyTree) -> np.ndarray:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Sequence
 
 import jax
@@ -16,9 +15,8 @@ from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_states import StoredStates
 from fedjax_collapse.engine.cohort import Assignment, home_order
 from fedjax_collapse.engine.layout import Layout, RoundSpec
-from fedjax_collapse.engine.placement import to_host
+from fedjax_collapse.engine.placement import on_one_device, to_host
 from fedjax_collapse.engine.rounds import Advance, State
-from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.training.algorithm import FedAvg
 
 STORAGES = ("auto", *federation.STORAGES)
@@ -93,9 +91,11 @@ class Program:
         self._state = advance.state
         if self._stored_states is not None:
             advance = advance._replace(state=self._without_stored(advance.state))
-        advances, left_out = self._each(advance), self._left_out
-        self._left_out = []
-        return list(map(_counted, advances, left_out)) if left_out else advances
+        left_out, self._left_out = self._left_out, [None] * len(self._runs)  # counted in the first round
+        return [
+            each._replace(record=to_host(each.record).with_skipped(these, 0))
+            for each, these in zip(self._each(advance), left_out, strict=True)
+        ]
 
     def states(self) -> list[State]:
         """Returns each run's state in the form of ``rounds.init``: without padding, its clients on the host."""
@@ -118,7 +118,7 @@ class Program:
         return state._replace(clients=self._runs[0][1].clients)
 
     def _each(self, tree):
-        return [tree] if self._spec.run_map is None else together.split_runs(tree, len(self._runs))
+        return [tree] if self._spec.run_map is None else together.unstack(on_one_device(tree), len(self._runs))
 
     def _on_host(self):
         algorithm, state, assignment = self._runs[0]
@@ -143,10 +143,10 @@ class Program:
 
     def _started(self, module, algorithm, state, assignment):
         """Returns the state, updated by the first reports if it is the one before the first round."""
-        if int(state.round):
-            return state
-        alone = dataclasses.replace(self._spec, run_map=None)
-        state, left_out = module.with_first_reports(alone, algorithm, state, assignment, self._examples)
+        left_out = None
+        if not int(state.round):
+            alone = dataclasses.replace(self._spec, run_map=None)
+            state, left_out = module.with_first_reports(alone, algorithm, state, assignment, self._examples)
         self._left_out.append(to_host(left_out))
         return state
 
@@ -199,14 +199,3 @@ class Program:
     @property
     def _has_examples_on_host(self):
         return isinstance(self._examples.inputs, np.ndarray)
-
-
-def _counted(advance, left_out):
-    """Returns the advance with the clients whose first reports were left out counted as skipped in its first round."""
-    if left_out is None or not left_out.any():
-        return advance
-    metrics = dict(advance.record.metrics)
-    metrics[SKIPPED] = np.array(to_host(metrics[SKIPPED]))
-    first = jax.tree.map(operator.itemgetter(0), advance.record)
-    metrics[SKIPPED][0, first.of_entries(left_out).astype(bool)] = 1
-    return advance._replace(record=advance.record._replace(metrics=metrics))

@@ -6,6 +6,7 @@ clients are. A run resumes exactly from its state, also on another number of dev
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -18,10 +19,10 @@ from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Ser
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
-from fedjax_collapse.engine.cohort import Assignment, Watched
+from fedjax_collapse.engine.cohort import Assignment, Cohort, Watched
 from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.placement import on_one_device, to_host
-from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.engine.skipping import SKIPPED, Attempt
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
@@ -48,11 +49,26 @@ class RoundRecord(NamedTuple):
     steps: jax.Array  # [clients] optimizer steps, or [cohort]
     ids: np.ndarray | None = None  # [cohort] identities, the number of clients where there is none; None: all clients
 
-    def of_entries(self, of_clients: np.ndarray, absent: float = 0) -> np.ndarray:
-        """Returns the values of the record's entries, given those of all clients."""
+    def of_entries(self, of_clients: np.ndarray) -> np.ndarray:
+        """Returns the values of the record's entries, given those of all clients; 0 for entries without a client."""
         if self.ids is None:
             return of_clients
-        return np.where(self.ids < len(of_clients), of_clients.take(self.ids, mode="clip"), absent)
+        return np.where(self.ids < len(of_clients), of_clients.take(self.ids, mode="clip"), 0)
+
+    def with_skipped(
+        self, left_out: jax.Array | np.ndarray | None, round: jax.Array | int | None = None
+    ) -> "RoundRecord":
+        """Returns the record with the clients [clients] that were left out counted as skipped.
+
+        ``round``: if the record is of several rounds, the index of the one in which they are counted.
+        """
+        if left_out is None:
+            return self
+        skipped = self.metrics[SKIPPED]
+        choose = jnp.where if isinstance(skipped, jax.Array) else np.where
+        is_now = True if round is None else (np.arange(len(skipped)) == round)[:, None]
+        marked = choose(is_now & (self.of_entries(left_out) > 0), 1, skipped)
+        return self._replace(metrics={**self.metrics, SKIPPED: marked})
 
 
 class Advance(NamedTuple):
@@ -73,11 +89,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
 
 def client_shapes(algorithm: FedAvg, model: Model, num_clients: int) -> ClientState:
     """Returns the shapes of the states of all clients, without computing anything."""
-
-    def start_client(key):
-        return server.init(algorithm, model, model.init(key), num_clients)[1]
-
-    return _of_all(jax.eval_shape(start_client, jax.random.key(0)), num_clients)
+    return _of_all(_started(algorithm, model, num_clients).clients, num_clients)
 
 
 def distribute(client_map: ClientMap, state: State, order: jax.Array | None = None) -> State:
@@ -184,115 +196,166 @@ _run_rounds_compiled = jax.jit(_run_rounds, static_argnums=0, donate_argnums=2)
 
 def _run_one(spec, algorithm, state, assignment, examples, num_rounds):
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def one_round(state, slots, algorithm, assignment, examples):
+    def traced_round(state, slots, algorithm, assignment, examples):
         return _run_round(spec, algorithm, state, slots, assignment, examples)
 
     def body(index, carry):
-        advance = one_round(carry.state, carry.watched.variables, algorithm, assignment, examples)
+        advance = traced_round(carry.state, carry.watched.variables, algorithm, assignment, examples)
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
     models = cohorts.no_models(spec, algorithm, state.server)
-    shapes = jax.eval_shape(one_round, state, models, algorithm, assignment, examples)
+    shapes = jax.eval_shape(traced_round, state, models, algorithm, assignment, examples)
     max_rounds = spec.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
     watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
     advance = jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
-    if algorithm.having("measure", "evaluation"):
-        return _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds)
-    return advance
+    return measured_by_all(OnDevice(spec, algorithm, assignment, examples), advance, num_rounds)
 
 
 def _run_round(spec, algorithm, state, slots, assignment, examples):
-    """Draws a cohort, trains it, aggregates its uploads, and records the results."""
-    received = cohorts.Received(state.server, state.round, examples, state.key)
-    dispatches = algorithm.having("dispatch")
-
-    def attempt(left_out):
-        drawn = cohorts.draw(spec, algorithm, assignment, state.key, state.round, left_out)
-        clients = cohorts.gather(drawn, assignment, state.clients)
-        upload, result = cohorts.train(spec, algorithm, received, clients, slots)
-        new, result = cohorts.aggregate(spec, algorithm, received, clients, upload, result)
-        return drawn.id, result.metrics.get(SKIPPED), (new, result, drawn.is_counted if dispatches else ())
-
-    num_clients = len(assignment.ownership.sizes)
-    left_out, ids, (new, result, is_counted) = spec.diverging.repeat(attempt, num_clients)
-    states, record = _record(spec, state.clients, assignment, ids, result, left_out)
-    if dispatches:
-        arrived = jnp.zeros(num_clients, bool).at[ids].max(is_counted, mode="drop")
-        states = _dispatch(spec, algorithm, state._replace(server=new, clients=states), assignment, arrived)
-    return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
-
-
-def _record(spec, stored, assignment, ids, result, left_out):
-    """Returns the states of all clients, in their places, and the round's record, by client."""
-    num_clients = len(assignment.ownership.sizes)
-    positions = jnp.where(ids < num_clients, ids, np.iinfo(np.int32).max)  # padding clients are dropped
-
-    def store(stored, new):
-        return stored.at[positions].set(new, mode="drop")
-
-    metrics = jax.tree.map(lambda m: store(jnp.full(num_clients, jnp.nan, m.dtype), m), result.metrics)
-    steps = store(jnp.zeros(num_clients, result.steps.dtype), result.steps)
-    if left_out is not None:
-        metrics[SKIPPED] = jnp.where(left_out, 1, metrics[SKIPPED])
-    states = jax.tree.map(store, stored, result.states) if assignment.order is None else result.states
-    return spec.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
-
-
-def _dispatch(spec, algorithm, state, assignment, arrived):
-    """Returns the clients' stored states after the server's part in them, which it makes from those of all clients."""
-    num_clients, order = len(assignment.ownership.sizes), assignment.order
-    of_all = by_identity(state.clients, num_clients, order)
-    new = server.dispatch(algorithm, state.server, of_all, arrived, state.round, state.key)
-    if order is None:
-        states = jax.tree.map(lambda leaf, own: leaf.at[:num_clients].set(own), state.clients, new)
-    else:
-        states = jax.tree.map(lambda own: own.at[order].get(mode="clip"), new)
-    return spec.layout.client_map.keep_sharded(states)
-
-
-def _measured_by_all(spec, algorithm, advance, assignment, examples, num_rounds):
-    """Returns the run after all clients have measured the server's model."""
-    state, record = advance.state, advance.record
-    last = state.round - 1
-    received = cohorts.Received(state.server, last, examples)
-    report = functools.partial(cohorts.measure, spec, algorithm, received, when="evaluation")
-    key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
-    left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
-    new = cohorts.after_measuring(spec, algorithm, state.server, reports, left_out, "evaluation")
-    if left_out is not None:
-        skipped = record.metrics[SKIPPED]
-        of_last = jnp.where(left_out, 1, skipped[num_rounds - 1])
-        record = record._replace(metrics={**record.metrics, SKIPPED: skipped.at[num_rounds - 1].set(of_last)})
-    return advance._replace(state=state._replace(server=new), record=record)
+    return one_round(OnDevice(spec, algorithm, assignment, examples), state, slots)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(spec, algorithm, state, assignment, examples):
-    received = cohorts.Received(state.server, 0, examples)
-    report = functools.partial(cohorts.measure, spec, algorithm, received, when="start")
-    key = Stream.FIRST_REPORTS.key(state.key)
-    left_out, reports = _reports_of_all(spec, algorithm, state, assignment, key, report)
-    new = cohorts.after_measuring(spec, algorithm, state.server, reports, left_out, "start")
-    return state._replace(server=new), left_out
+    return survey(OnDevice(spec, algorithm, assignment, examples), state, "start")
 
 
-def _reports_of_all(spec, algorithm, state, assignment, key, report):
-    """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
+class OnDevice(NamedTuple):
+    """The clients of a run on its devices: what a round does differently depending on where they are stored.
 
-    ``key`` is the key from which the keys of all clients are derived.
+    Used inside compiled code. ``host_rounds.OnHost`` has the same methods for clients on the host or on disk.
     """
-    sizes = assignment.ownership.sizes
+
+    spec: RoundSpec
+    algorithm: FedAvg
+    assignment: Assignment
+    examples: Examples
+    listed = None  # the identities of a record's entries; None: all clients
+
+    def cohort(self, state: State, left_out: jax.Array | None) -> Cohort:
+        """Returns the cohort of the next round, drawn without the clients [clients] that are left out."""
+        given = self.assignment, state.key, state.round, left_out
+        return self._with_rows(cohorts.draw(self.spec, self.algorithm, *given))
+
+    def everyone(self, key: Key, left_out: jax.Array | None) -> Iterator[Cohort]:
+        """Yields cohorts that together are all clients, whose keys are derived from ``key``."""
+        sizes, order = self.assignment.ownership.sizes, self.assignment.order
+        order = cohorts.everyone(sizes, self.spec.layout.client_map) if order is None else order
+        yield self._with_rows(cohorts.stack(self.algorithm, cohorts.without(order, left_out), sizes, key, None))
+
+    def gather(self, states: ClientState, cohort: Cohort) -> ClientState:
+        """Returns the states of a cohort, stacked; arbitrary for clients that only pad it."""
+        return _rows_of(states, cohort.drawn) if self.assignment.order is None else states
+
+    def scatter(self, states: ClientState, ids: jax.Array, new: ClientState) -> ClientState:
+        """Returns the states of all clients after a cohort's have changed."""
+        new = self._put(states, ids, new) if self.assignment.order is None else new
+        return self.spec.layout.client_map.keep_sharded(new)
+
+    def change_all(self, states: ClientState, change: Callable[[ClientState], ClientState]) -> ClientState:
+        """Returns the states after a change of those of all clients, by identity."""
+        count, order = len(self.assignment.ownership.sizes), self.assignment.order
+        new = change(by_identity(states, count, order))
+        if order is None:
+            new = jax.tree.map(lambda leaf, own: leaf.at[:count].set(own), states, new)
+        else:
+            new = jax.tree.map(lambda own: own.at[order].get(mode="clip"), new)
+        return self.spec.layout.client_map.keep_sharded(new)
+
+    def spread(self, ids: jax.Array, values: PyTree, absent: float) -> PyTree:
+        """Returns a cohort's values as entries of a record, ``absent`` for clients that are not in the cohort."""
+        count = len(self.assignment.ownership.sizes)
+        return self._put(jax.tree.map(lambda leaf: jnp.full(count, absent, leaf.dtype), values), ids, values)
+
+    def repeat(self, attempt: Attempt) -> tuple[jax.Array | None, jax.Array, PyTree, PyTree]:
+        """Repeats an attempt that ends with a pair: values of any kind, and values by client of its cohort.
+
+        Returns the clients left out [clients], or None; the identities of the cohort, and the pair.
+        """
+        left_out, ids, rest = self.spec.diverging.repeat(attempt, len(self.assignment.ownership.sizes))
+        return left_out, ids, *rest
+
+    def call(self, function: Callable, *arguments):
+        """Returns the value of a function of arrays on the devices."""
+        return function(*arguments)
+
+    def _with_rows(self, drawn):
+        return Cohort(drawn, _rows_of(self.assignment.ownership.rows, drawn), self.examples)
+
+    def _put(self, stored, ids, new):
+        count = len(self.assignment.ownership.sizes)
+        positions = jnp.where(ids < count, ids, np.iinfo(np.int32).max)  # padding clients are dropped
+        return jax.tree.map(lambda leaf, own: leaf.at[positions].set(own, mode="drop"), stored, new)
+
+
+def _rows_of(stored, drawn):
+    return jax.tree.map(lambda leaf: leaf.at[drawn.id].get(mode="clip"), stored)
+
+
+def one_round(store: OnDevice, state: State, slots: Variables | None) -> Advance:
+    """Draws a cohort from the store, trains it, aggregates its uploads, and records the results.
+
+    ``slots`` are the buffers of ``cohort.train_and_aggregate``.
+    """
+    spec, algorithm = store.spec, store.algorithm
+    dispatches = algorithm.having("dispatch")
 
     def attempt(left_out):
-        order = cohorts.everyone(sizes, spec.layout.client_map) if assignment.order is None else assignment.order
-        drawn = cohorts.stack(algorithm, cohorts.without(order, left_out), sizes, key, None)
-        reports, wrong = report(cohorts.gather(drawn, assignment, state.clients))
-        return drawn.id, wrong, reports
+        cohort = store.cohort(state, left_out)
+        current = state.server if left_out is None else jax.tree.map(jnp.copy, state.server)  # it may be donated
+        given = current, store.gather(state.clients, cohort), state.round, state.key, cohort, slots
+        new, result = store.call(cohorts.train_and_aggregate, spec, algorithm, *given)
+        of_clients = result.states, result.metrics, result.steps, cohort.drawn.is_counted if dispatches else ()
+        return cohort.drawn.id, result.metrics.get(SKIPPED), ((new, result.watched), of_clients)
 
-    left_out, _, reports = spec.diverging.repeat(attempt, len(sizes))
-    return left_out, reports
+    left_out, ids, (new, watched), (states, metrics, steps, is_counted) = store.repeat(attempt)
+    states = store.scatter(state.clients, ids, states)
+    record = RoundRecord(store.spread(ids, metrics, np.nan), store.spread(ids, steps, 0), store.listed)
+    if dispatches:
+        arrived = store.spread(ids, is_counted, False)
+
+        def dispatch(states):
+            return store.call(server.dispatch, algorithm, new, states, arrived, state.round, state.key)
+
+        states = store.change_all(states, dispatch)
+    return Advance(State(new, states, state.key, state.round + 1), record.with_skipped(left_out), watched)
+
+
+def survey(store: OnDevice, state: State, when: str) -> tuple[State, jax.Array | None]:
+    """Returns the state after all clients have measured the model, and the clients [clients] left out, or None.
+
+    ``when``: before the first round (``start``), or after the last one, before an ``evaluation``.
+    """
+    last = 0 if when == "start" else state.round - 1
+    if when == "start":
+        key = Stream.FIRST_REPORTS.key(state.key)
+    else:
+        key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
+
+    def attempt(left_out):
+        parts, total = [], None
+        for cohort in store.everyone(key, left_out):
+            given = state.server, last, store.gather(state.clients, cohort), cohort, when
+            reports, diverged = store.call(cohorts.sum_reports, store.spec, store.algorithm, *given)
+            total = reports if total is None else jax.tree.map(jnp.add, total, reports)
+            jax.block_until_ready(total)  # otherwise the examples of all clients would be sent at once
+            parts.append((cohort.drawn.id, diverged))
+        ids, diverged = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*to_host(parts), strict=True))
+        return ids, diverged, (total, ())
+
+    left_out, _, reports, _ = store.repeat(attempt)
+    given = state.server, reports, left_out, when
+    return state._replace(server=store.call(cohorts.after_reports, store.spec, store.algorithm, *given)), left_out
+
+
+def measured_by_all(store: OnDevice, advance: Advance, num_rounds: jax.Array | int) -> Advance:
+    """Returns the run after all clients have measured the last model, if a method needs that."""
+    if not store.algorithm.having("measure", "evaluation"):
+        return advance
+    state, left_out = survey(store, advance.state, "evaluation")
+    return advance._replace(state=state, record=advance.record.with_skipped(left_out, num_rounds - 1))
 
 
 def _shapes(spec, algorithm, assignment, examples):
@@ -308,16 +371,20 @@ def _shapes(spec, algorithm, assignment, examples):
 
 def _state_shapes(algorithm, model, assignment, client_map):
     """Returns the shapes and placements of a state."""
-
     num_clients = len(assignment.ownership.sizes)
-
-    def start_state(key):
-        return State(*server.init(algorithm, model, model.init(key), num_clients), key, jnp.zeros((), jnp.int32))
-
-    state = jax.eval_shape(start_state, jax.random.key(0))
+    state = _started(algorithm, model, num_clients)
     stored = num_clients + -num_clients % client_map.num_devices if assignment.order is None else len(assignment.order)
     placed = client_map.shapes(state._replace(clients=()))
     return placed._replace(clients=client_map.shapes(_of_all(state.clients, stored), sharded=True))
+
+
+def _started(algorithm, model, num_clients):
+    """Returns the shapes of a state before the first round, with the state of one client."""
+
+    def start(key):
+        return State(*server.init(algorithm, model, model.init(key), num_clients), key, jnp.zeros((), jnp.int32))
+
+    return jax.eval_shape(start, jax.random.key(0))
 
 
 def _of_all(client, num_clients):

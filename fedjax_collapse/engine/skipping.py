@@ -102,7 +102,7 @@ class SkipDiverged(KeepAll):
         left_out = np.zeros(num_clients, bool)
         while True:
             ids, failed, outcome = attempt(left_out)
-            failing = ids[to_host(failed) > 0]
+            failing = np.asarray(ids)[to_host(failed) > 0]
             if left_out[failing].all():
                 return left_out, ids, outcome
             left_out[failing] = True

@@ -23,7 +23,7 @@ def cached_numbers(
 
     If there are several processes, all of them measure at the same time and use the numbers of the first.
     """
-    numbers = processes.broadcast_from_first(lambda: load_numbers(kind, device, key))
+    numbers = load_numbers(kind, device, key)
     if numbers is None:
         measured = {str(name): float(value) for name, value in measure().items()}
         numbers = processes.all_gather(measured)[0]
@@ -31,6 +31,7 @@ def cached_numbers(
     return numbers
 
 
+@processes.in_first_process
 def load_numbers(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None:
     """Returns the numbers stored for this key and machine; None if there are none or the file is damaged.
 

@@ -11,7 +11,7 @@ from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.engine import memory
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
 from fedjax_collapse.engine.cohort import Assignment, device_steps
-from fedjax_collapse.engine.placement import num_busy, on_one_device
+from fedjax_collapse.engine.placement import num_busy
 from fedjax_collapse.engine.rounds import State
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -65,11 +65,6 @@ def stack_runs(
     idle = assignment.ownership._replace(sizes=jnp.zeros_like(assignment.ownership.sizes))
     padding = [(algorithm, state, assignment._replace(ownership=idle))] * (-len(runs) % run_map.clients_at_once)
     return tuple(map(run_map.shard, jax.tree.map(lambda *leaves: _stack(leaves), *runs, *padding)))
-
-
-def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
-    """Returns the part of each of the stacked runs, on one device, without padding."""
-    return unstack(on_one_device(stacked), num_runs)
 
 
 @functools.partial(jax.jit, static_argnums=1)  # one call, since each separate slice would cost as much

@@ -124,7 +124,7 @@ class Checkpoints:
             with _ORBAX:
                 ocp.save(new, state)
             write_json(new / _SEAL, {"files": _hashes(new), "notes": notes})
-            files.flush_all(new)
+            files.flush([*new.rglob("*"), new])
             os.replace(new, self._folder / str(round))
         files.flush([self._folder])
         for old in self._found()[:-_NUM_STORED]:

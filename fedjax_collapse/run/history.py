@@ -122,25 +122,15 @@ class History:
         """Rows of times, one per evaluated round."""
         return self._timing.rows
 
-    @property
-    def clients(self) -> Arrays:
-        """``round`` [rounds] and each metric [rounds, clients]; NaN for a client outside the cohort."""
-        return join(self._blocks["clients"])
+    def arrays(self, kind: str) -> Arrays:
+        """Returns the arrays of a kind, of all rounds; empty if there are none.
 
-    @property
-    def spectra(self) -> Arrays:
-        """``round`` [rounds] and descending eigenvalues ``server`` and ``local`` [rounds, features]."""
-        return join(self._blocks["spectra"])
-
-    @property
-    def measurements(self) -> Arrays:
-        """``round`` [rounds] and each measurement [rounds, ...]; empty if there are none."""
-        return join(self._blocks["measurements"])
-
-    @property
-    def own_tests(self) -> Arrays:
-        """``round`` [rounds] and each score [rounds, clients]; empty if clients have no test rows of their own."""
-        return join(self._blocks["own_tests"])
+        clients: ``round`` [rounds] and each metric [rounds, clients]; NaN for a client outside the cohort.
+        spectra: ``round`` [rounds] and descending eigenvalues ``server`` and ``local`` [rounds, features].
+        measurements: ``round`` [rounds] and each measurement [rounds, ...].
+        own_tests: ``round`` [rounds] and each score [rounds, clients].
+        """
+        return join(self._blocks[kind])
 
     def save_arrays(self) -> None:
         """Writes the arrays of the rounds since the last save."""
@@ -169,7 +159,7 @@ class History:
         self.save_arrays()
         for kind in KINDS:
             if self.folder:
-                merge_segments(self.folder, kind, join(self._blocks[kind]))
+                merge_segments(self.folder, kind, self.arrays(kind))
 
     def written(self) -> dict[str, Any]:
         """Returns what a checkpoint notes, to check later that the folder still contains this history."""

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import engine
-from fedjax_collapse.core import compiler_bugs, masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core._jax_compat import warn_unguarded
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.randomness import key_of_run
 from fedjax_collapse.core.records import Key, UserError, Variables
@@ -160,7 +161,7 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     """
     _check_records(run, model, hardware)
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
-    compiler_bugs.warn_unguarded(client_map.target.platform)
+    warn_unguarded(client_map.target.platform)
     model = model.on(client_map.target)
     model.task.check_classes(federation.num_classes)
     algorithm.check(model)

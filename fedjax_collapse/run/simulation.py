@@ -13,12 +13,13 @@ from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.run import running
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.run.measurement import Measurement
 from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.run.privacy.guarantee import Privacy
 from fedjax_collapse.run.progress import show_progress
-from fedjax_collapse.run.running import PATIENCE, RunLoop
+from fedjax_collapse.run.running import PATIENCE
 from fedjax_collapse.run.running import Result as Result
 from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
 from fedjax_collapse.run.runs import initialize as initialize
@@ -175,13 +176,13 @@ def simulate_runs(
     """
     check_fields(callbacks, "simulate")
     with memory.explain_out_of_memory():
-        loop = RunLoop(runs, model, schedule, hardware)
-        with _stop_on_interrupt(callbacks.should_stop) as should_stop, loop.written_at_last():
+        loop = running.start(runs, model, schedule, hardware)
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop, loop.folders.written_at_last():
             stop = _Stop(should_stop)
-            loop.prepare(callbacks.announce)
+            running.prepare_program(loop, callbacks.announce)
             if not stop.if_due():
                 _advance(loop, callbacks, stop)
-        results = loop.results()
+        results = running.results(loop)
     if loop.diverged and loop.is_over:
         raise Diverged(loop.diverged, results)
     return results
@@ -191,17 +192,17 @@ def _advance(loop, callbacks, stop):
     """Advances to the end, or until it is stopped."""
     while not loop.is_over:
         try:
-            rows = loop.advance(stop.if_due)
+            rows = running.advance(loop, stop.if_due)
         except NotFinite as failure:  # raised in the debug layout
-            loop.stop_at(failure)
+            running.stop_at(loop, failure)
             return
         if rows is None:
-            loop.save(is_stopping=True)
+            running.save(loop, is_stopping=True)
             return
         callbacks.listener(*rows)
-        loop.find_diverged(callbacks.announce)
+        running.find_diverged(loop, callbacks.announce)
         is_stopping = stop.now()
-        loop.save(is_stopping)
+        running.save(loop, is_stopping)
         if is_stopping:
             return
 

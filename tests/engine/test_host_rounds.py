@@ -27,7 +27,7 @@ from fedjax_collapse import (
     nn,
 )
 from fedjax_collapse.data import augment
-from fedjax_collapse.engine import host_rounds, rounds
+from fedjax_collapse.engine import cohort, host_rounds, rounds
 from fedjax_collapse.run import evaluation as evaluations
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,8 @@ def test_states_are_changed_in_place_unless_read_only(federation):
 
 def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
     """One program for ten clients and for 200, and as many bytes on the device, but for the clients' sizes."""
-    held, run_round, take = [], host_rounds._run_round, host_rounds.Feeder.take
+    train, take, held = cohort.train_and_aggregate, host_rounds.Feeder.take, []
+    run_round = host_rounds._COMPILED[train]
 
     def take_once_all_are_sent(feeder, round):
         taken = take(feeder, round)
@@ -142,13 +143,13 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
         held[-1].append(sum(array.nbytes for array in jax.live_arrays()))
         return run_round(*arguments, **options)
 
-    monkeypatch.setattr(host_rounds, "_run_round", measure)
+    monkeypatch.setitem(host_rounds._COMPILED, train, measure)
     monkeypatch.setattr(host_rounds.Feeder, "take", take_once_all_are_sent)
     for federation in (many(10), many(200)):
         gc.collect()
         held.append([-sum(array.nbytes for array in jax.live_arrays())])
         run(host_rounds, federation, Model(MLP, (8, 8, 2)), SCAFFOLD, MAPS["chunked"])
-    assert sum("_run_round" in name for name in compiled) == 1
+    assert sum("train_and_aggregate" in name for name in compiled) == 1
     few, more = (np.add(peaks, baseline) for baseline, *peaks in held)
     assert len(few) == 5 and few.min() > 0
     assert (more - few <= 190 * 4).all()
@@ -177,15 +178,13 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
     order."""
     order, to_host = [], host_rounds.to_host
 
-    def noting(owner, name):
-        function = getattr(owner, name)
-
-        def noted(*arguments, **options):
+    def noted(name, function):
+        def called(*arguments, **options):
             outcome = function(*arguments, **options)
             order.append((name, threading.current_thread().name))
             return outcome
 
-        monkeypatch.setattr(owner, name, noted)
+        return called
 
     def wait(results):
         deadline = time.monotonic() + 20
@@ -194,13 +193,14 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
         order.append(("to_host", ""))
         return to_host(results)
 
-    noting(host_rounds, "_draw")
-    noting(host_rounds._Host, "send")
-    noting(host_rounds, "_run_round")
+    compiled, train = host_rounds._COMPILED, cohort.train_and_aggregate
+    monkeypatch.setattr(host_rounds, "_draw", noted("draw", host_rounds._draw))
+    monkeypatch.setattr(host_rounds._Host, "send", noted("send", host_rounds._Host.send))
+    monkeypatch.setitem(compiled, train, noted("train", compiled[train]))
     monkeypatch.setattr(host_rounds, "to_host", wait)
     run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (3,))
     names = [name for name, _ in order]
-    assert names[:3] == ["_draw"] * 3 and names.count("_run_round") == 3
+    assert names[:3] == ["draw"] * 3 and names.count("train") == 3
     assert names[: names.index("to_host")].count("send") == 3
     assert {thread for name, thread in order if name == "send"} == {"cohorts_0"}
 

@@ -18,8 +18,7 @@ from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.history import KINDS, read_arrays
-from fedjax_collapse.run.resumption import rounds_kept
-from fedjax_collapse.run.running import RunLoop
+from fedjax_collapse.run.resumption import Folders, rounds_kept
 from fedjax_collapse.run.runs import Hardware, Run, Schedule, initialize
 
 pytestmark = pytest.mark.slow
@@ -93,11 +92,11 @@ def opened(federation, model, stopped, tmp_path_factory):
     place = tmp_path_factory.mktemp("opening") / "run"
     shutil.copytree(stopped, place)
     run = Run(federation, ALGORITHM, jax.random.key(0), place)
-    loop = RunLoop([run], model, SCHEDULE, HARDWARE)
     fresh = [initialize(run, model, SCHEDULE)[1]]
 
     def open_folder():
-        (state,), (history,) = loop._open(fresh)
+        folders = Folders([run], model, SCHEDULE)
+        (state,), (history,) = folders.open(fresh), folders.histories
         return int(state.round), state, history
 
     return place, open_folder

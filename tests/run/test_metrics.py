@@ -53,7 +53,7 @@ def resume(folder: Path, round: int) -> History:
 @functools.cache
 def expected(rounds: int) -> dict[str, dict[str, np.ndarray]]:
     history = filled(None, rounds)
-    return {kind: getattr(history, kind) for kind in KINDS}
+    return {kind: history.arrays(kind) for kind in KINDS}
 
 
 def assert_holds(folder: Path, rounds: int) -> None:
@@ -206,7 +206,7 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
     for kind in ("clients", "spectra"):
         for path in (tmp_path / kind).iterdir():
             path.unlink()
-        np.savez(tmp_path / f"{kind}.npz", **getattr(history, kind))
+        np.savez(tmp_path / f"{kind}.npz", **history.arrays(kind))
     resumed = resume(tmp_path, 4)
     for round in (6, 8):
         add(resumed, round)
@@ -217,7 +217,8 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
 
 def test_measurements_have_any_shape_and_keep_it(tmp_path):
     history = filled(tmp_path, 4)
-    assert history.measurements["confusion"].shape == (2, 3, 3) and history.measurements["norm"].tolist() == [2, 4]
+    measured = history.arrays("measurements")
+    assert measured["confusion"].shape == (2, 3, 3) and measured["norm"].tolist() == [2, 4]
     before = tree(tmp_path)
     for wrong, message in (
         ({"confusion": np.zeros((3, 4))}, r"'confusion' has shape \(3, 3\) .* 4 and has shape \(3, 4\) in round 6"),
@@ -251,7 +252,7 @@ def test_a_file_that_is_missing_or_short_is_noticed_and_nothing_is_removed(tmp_p
     with pytest.raises(UserError, match="its checkpoint is of round 8, its metrics end at 4"):
         resume(tmp_path, 8)
     assert tree(tmp_path) == before
-    assert resume(tmp_path, 4).spectra["round"].tolist() == [2, 4]
+    assert resume(tmp_path, 4).arrays("spectra")["round"].tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_several_processes_use_all_their_devices(monkeypatch):
     config.clients, config.network = 3, {"name": "mlp"}
     assert build.client_map(plain(config), Model(nn.MLP(4), (2, 2, 1))).num_devices == 3
     monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     assert build.client_map(plain(config), Model(nn.MLP(4), (2, 2, 1))).num_devices == len(jax.devices())
     with pytest.raises(UserError, match="num_devices 3: expected 8, all that the 2 processes have"):
         engine.Sharded(3, engine.Chunked(1))

@@ -89,7 +89,7 @@ def test_the_process_beside_it_gives_the_same(rounds, monkeypatch, tmp_path, cap
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     broken = model.with_module(hidden=(2,))
     monkeypatch.setattr(self_test, "models", lambda: {"dense layers": model, "broken": broken})
-    monkeypatch.setattr(self_test.compiler_bugs, "BUGS", {})
+    monkeypatch.setattr(self_test.compiler_bugs, "PROGRAMS", {})
     monkeypatch.setattr(self_test, "compiled", compiled)
     assert [outcome.is_right for outcome in self_test.run()] == [True, False]
     assert self_test.verdict() == "wrong: broken"
