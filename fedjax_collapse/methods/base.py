@@ -208,7 +208,7 @@ class Exclusion(NamedTuple):
     """Other methods beside which a method is rejected: those that have all of some hooks or attributes."""
 
     hooks: tuple[str, ...]  # of the other method; () is any
-    reason: str  # for a message that begins with the names of both
+    reason: str  # for a message; ``{own}`` and ``{other}`` are the names of the two methods
     when: str | None = None  # the ``when_measured`` of the other method; None is any
     is_earlier: bool = False  # whether only a method that comes before it
 
@@ -217,7 +217,7 @@ class Exclusion(NamedTuple):
 NEEDS_MEAN = tuple(
     Exclusion(
         (hook,),
-        "the former's server step is not made of the mean upload alone, expected no method that sees all uploads",
+        "the server step of {own} needs the mean of the uploads, which {other} replaces; leave one out",
     )
     for hook in ("corrupt_uploads", "combine_uploads")
 )

@@ -116,7 +116,7 @@ class FedAvg:
             for hooks, reason, when, is_earlier in method.excludes:
                 for other in list(self.methods)[: place if is_earlier else None]:
                     if other != name and all(other in self.having(hook, when) for hook in hooks):
-                        raise UserError(f"methods {name} and {other}: {reason}")
+                        raise UserError(f"methods {name} and {other}: {reason.format(own=name, other=other)}")
         if model is not None:
             self._check_with(model)
 

@@ -256,7 +256,7 @@ class NoReport(Method):
         (
             FedAvg(methods={"it": AFL(), "decov": DeCov()}),
             Model(nn.MLP(3), (2,)),
-            "methods it and decov: the former trains nothing, which the latter would change; set finetune=True",
+            "methods it and decov: it trains nothing, so decov would have no effect; set finetune=True",
         ),
     ],
 )

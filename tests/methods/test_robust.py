@@ -397,8 +397,8 @@ def test_an_attack_without_deviations_warns():
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ((methods.Median(), FedExP()), "methods 1 and 0: the former's server step is not made of the mean upload"),
-        ((methods.FlexLoRA(), methods.IPM()), "methods 0 and 1: the former's server step is not made of"),
+        ((methods.Median(), FedExP()), "methods 1 and 0: the server step of 1 needs the mean of the uploads"),
+        ((methods.FlexLoRA(), methods.IPM()), "methods 0 and 1: the server step of 0 needs the mean of"),
     ],
 )
 def test_methods_that_do_not_go_together(chosen, message):

@@ -303,15 +303,15 @@ def test_invalid_values_are_rejected(federation, network):
         (
             FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}),
             network,
-            "methods ccvr and recalibrate: the latter evaluates another model",
+            "methods ccvr and recalibrate: recalibrate evaluates another model",
         ),
-        (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "feddyn: the latter evaluates another"),
+        (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "feddyn: feddyn evaluates another"),
         (
             FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),
             network,
             "CCVR: clients 'all' report only before evaluations, not in 'every_round'; set when='end'",
         ),
-        (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), network, "fednova: the latter changes"),
+        (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), network, "fednova: fednova changes"),
     ]
     for algorithm, model, message in cases:
         with pytest.raises(UserError, match=message) as error:

@@ -233,7 +233,7 @@ def test_the_frozen_base_has_no_client_axis(name, optimizer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "adapters" in method.needs])
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if "adapters" in kind().needs])
 def test_no_method_copies_the_frozen_base(name):
     """Of a layer without adapters no matrix has a client axis; of one with them, products that clients report have."""
     model = Model(nn.MLP(10, hidden=(97, 89)), (8, 8, 1), adapters=LoRA(2, layers=("Dense_0",)))

@@ -30,7 +30,9 @@ def outputs_and_gradients(images, kernel, how):
     return (one if images.ndim == 4 else jax.vmap(one))(images, kernel)
 
 
-def compare_with_xla(lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2, platform="cpu"):
+def compare_with_xla(
+    lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2, platform="cpu", most=1e-5
+):
     rng = np.random.default_rng(0)
     lead = () if clients is None else (clients,)
     images = jnp.asarray(rng.normal(size=(*lead, batch, *extent, channels[0] * groups)), jnp.float32)
@@ -41,7 +43,7 @@ def compare_with_xla(lowering, size, stride, padding, extent, channels, clients,
     def both(images, kernel):
         return [outputs_and_gradients(images, kernel, how._replace(lowering=name)) for name in (lowering, "xla")]
 
-    assert_close(*both(images, kernel), 1e-5)
+    assert_close(*both(images, kernel), most)
 
 
 @settings(max_examples=5, deadline=None)
@@ -74,7 +76,8 @@ def test_shifted(size, stride, padding, extent, multiplier, clients, groups):
 @settings(max_examples=2, deadline=None)
 @given(channels=st.tuples(st.integers(1, 3), st.integers(1, 4)), groups=st.integers(1, 2), **COMMON)
 def test_winograd(tile, size, padding, extent, channels, clients, groups):
-    compare_with_xla(f"winograd{tile}", size, 1, padding, extent, channels, clients, groups)
+    most = 2e-5 if (tile, size) == (4, 5) else 1e-5  # its eight points are rounded most
+    compare_with_xla(f"winograd{tile}", size, 1, padding, extent, channels, clients, groups, most=most)
 
 
 @pytest.mark.parametrize(("tile", "size", "most"), [(2, 3, 2e-7), (4, 3, 4.5e-7), (2, 5, 5e-7), (4, 5, 2e-6)])

@@ -71,7 +71,7 @@ def beside(**others):
         (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
         (beside(ccvr=methods.CCVR()), {}, "methods dp and ccvr: ccvr measures the server's model on the clients' data"),
         (beside(fedamp=methods.FedAMP()), {}, "methods dp and fedamp: fedamp makes the clients' states from those of"),
-        (FedAvg(TRAINING, {"dp": DPFedAvg(), "top": methods.TopK()}), {}, "methods dp and top: the latter changes"),
+        (FedAvg(TRAINING, {"dp": DPFedAvg(), "top": methods.TopK()}), {}, "methods dp and top: top changes"),
         (PRIVATE, dict(on_nan="skip_client"), "method dp: on_nan 'skip_client' repeats a round"),
         (PRIVATE, dict(on_nan="stop"), "method dp: on_nan 'stop' ends the run and names a client depending on the"),
         (PRIVATE, dict(client_map=engine.Loop()), "method dp: the debug layout (engine.layout loop) ends the run at a"),

@@ -40,14 +40,14 @@ def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapt
 _OF_FACTORS = (
     Exclusion(
         ("upload",),
-        "the former makes the server's adapters of the clients' trained ones, expected no method that changes uploads",
+        "{other} changes uploads, but {own} computes the server's adapters from the trained ones; leave one out",
     ),
 )
 _OF_REPLACED = (
     Exclusion(
         ("init_memory", "correct"),
-        "the latter keeps, from round to round, what it adds to changes of adapters of a client, but the former "
-        "replaces them; leave one of the two out",
+        "{other} corrects changes of a client's adapters by those of earlier rounds, but {own} replaces the adapters; "
+        "leave one out",
     ),
 )
 

@@ -28,7 +28,7 @@ class RoLoRA(Method):
     freeze_head: bool = option(False)
     needs = ("adapters",)
     excludes = tuple(
-        Exclusion((hook,), "the latter's corrections would move the factor that the former does not train")
+        Exclusion((hook,), "{other} would move the factor that {own} does not train; leave one out")
         for hook in ("correct", "decay")
     )
 

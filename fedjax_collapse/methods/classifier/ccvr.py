@@ -77,7 +77,7 @@ class CCVR(Method):
     needs = ("classes",)
     not_sent = ("shared/*", "measured/shift")
     excludes = tuple(
-        Exclusion((hook,), "the latter evaluates another model than the measured one; leave one out", when)
+        Exclusion((hook,), "{other} evaluates another model than the one that clients measure; leave one out", when)
         for hook, when in (("apply", "round"), ("evaluated", None))
     )
 

@@ -34,7 +34,7 @@ class FedProc(WithPrototypes):
 
     not_sent = ("shared/valid",)
     excludes = (
-        Exclusion(("task",), "the former ends with plain cross-entropy, the latter trains another loss; leave one out"),
+        Exclusion(("task",), "{own} ends with plain cross-entropy, but {other} trains another loss; leave one out"),
     )
     ramp_rounds: Positive = 100.0
     prototype_mode: str = option("eval", choices=MODES)

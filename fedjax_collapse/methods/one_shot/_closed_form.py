@@ -64,7 +64,7 @@ class ClosedForm(Method):
     @property
     def excludes(self) -> tuple[Exclusion, ...]:
         if not self.finetune:
-            return (Exclusion((), "the former trains nothing, which the latter would change; set finetune=True"),)
+            return (Exclusion((), "{own} trains nothing, so {other} would have no effect; set finetune=True"),)
         return (Exclusion(("apply",), "each makes the first model, expected at most one", when="start"),)
 
     def measure(self, view: FinishView) -> Sums:

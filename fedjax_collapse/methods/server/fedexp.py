@@ -52,7 +52,7 @@ class FedExP(Method):
     excludes = (
         Exclusion(
             ("aggregate",),
-            "the latter changes the server's update before FedExP; expected FedExP first",
+            "{other} changes the server's update before {own}; put {own} first",
             is_earlier=True,
         ),
         *NEEDS_MEAN,
