@@ -3,6 +3,7 @@
 import argparse
 import doctest
 import importlib
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -139,6 +140,11 @@ ENTRY_POINTS = [
     fedjax_collapse.FedAvg,
     fedjax_collapse.Participation,
 ]
+
+
+def test_pages_of_the_api_name_what_there_is():
+    pages = (page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+    assert [pkgutil.resolve_name(name) for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("made", ENTRY_POINTS, ids=lambda made: made.__qualname__)
