@@ -110,8 +110,8 @@ class FedAvg:
                 why = f"{setting} is given too, and it {actions[hook]}"
                 raise UserError(f"method {next(iter(found))}: {why}; expected one of them")
         for hook, needed in (("carry", "init_carry"), ("apply", "measure")):
-            for name in self.having(hook).keys() - self.having(needed).keys():
-                raise UserError(f"method {name}: it has a hook {hook}, expected {needed} as well")
+            if missing := [name for name in self.having(hook) if not self.methods[name].has(needed)]:
+                raise UserError(f"method {missing[0]}: it has a hook {hook}, expected {needed} as well")
         for place, (name, method) in enumerate(self.methods.items()):
             for hooks, reason, when, is_earlier in method.excludes:
                 for other in list(self.methods)[: place if is_earlier else None]:
