@@ -13,6 +13,9 @@ from fedjax_collapse.losses.covariance import vicreg_variance as vicreg_variance
 from fedjax_collapse.losses.distillation import logit_suppression as logit_suppression
 from fedjax_collapse.losses.distillation import not_true_distillation as not_true_distillation
 from fedjax_collapse.losses.distillation import vacant_distillation as vacant_distillation
+from fedjax_collapse.losses.isotropy import characteristic_distance as characteristic_distance
+from fedjax_collapse.losses.isotropy import identity_distance as identity_distance
+from fedjax_collapse.losses.isotropy import sliced_normality as sliced_normality
 from fedjax_collapse.losses.prototypes import class_sums as class_sums
 from fedjax_collapse.losses.prototypes import prototype_cross_entropy as prototype_cross_entropy
 from fedjax_collapse.losses.prototypes import prototype_distance as prototype_distance

@@ -41,9 +41,12 @@ from fedjax_collapse.methods.collapse.feddecorr import FedDecorr as FedDecorr
 from fedjax_collapse.methods.collapse.fedmr import FedMR as FedMR
 from fedjax_collapse.methods.collapse.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.collapse.feduv import FedUV as FedUV
+from fedjax_collapse.methods.collapse.sigreg import SIGReg as SIGReg
 from fedjax_collapse.methods.collapse.singular_value_variance import SingularValueVariance as SingularValueVariance
 from fedjax_collapse.methods.collapse.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.collapse.vicreg import VICReg as VICReg
+from fedjax_collapse.methods.collapse.visreg import VISReg as VISReg
+from fedjax_collapse.methods.collapse.weak_sigreg import WeakSIGReg as WeakSIGReg
 from fedjax_collapse.methods.drift.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.drift.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.drift.feddc import FedDC as FedDC

@@ -266,6 +266,10 @@ def _check_need(what, need, model):
         raise UserError(
             f"{what}: {network} has no adapters; set network.adapters, in Python Model(..., adapters=LoRA(...))"
         )
+    if need == "levels" and not model.initial_shapes().levels:
+        raise UserError(
+            f"{what}: {network} offers no levels; sow them as nn.network.as_level does, or set levels='last'"
+        )
     if isinstance(need, type) and not layers_of_class(model, need):
         raise UserError(
             f"{what}: {network} has another head; set network.head={need.__module__.rpartition('.')[2]!r}, in Python "

@@ -1,5 +1,6 @@
 """Every loss: its gradient by finite differences, degenerate batches, padding, what is a constant, wrong options."""
 
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -41,6 +42,21 @@ class Loss(NamedTuple):
 def of_features(function, *arguments):
     """A loss that does not look at labels; both sides of the smaller Gram matrix."""
     return Loss(lambda features, labels, mask: function(features, mask, *arguments), (NARROW, WIDE), dims=(5, 8))
+
+
+def of_directions(function, *arguments):
+    """A loss of features on fixed directions."""
+
+    def loss(features, labels, mask):
+        d = features.shape[1]
+        directions = jnp.cos(jnp.arange(1, 3 * d + 1, dtype=features.dtype) ** 2).reshape(d, 3)
+        return function(features, mask, directions, *arguments)
+
+    return Loss(loss, (NARROW, WIDE), dims=(5,))
+
+
+def of_visreg(term, *arguments):
+    return losses.sliced_normality(*arguments)[term]
 
 
 def on_labels(function, *arguments):
@@ -124,6 +140,12 @@ LOSSES = {
     "structured": of_features(losses.structured_decov, 1, -0.5),
     "variance": of_features(losses.vicreg_variance, 2.0),
     "covariance": of_features(losses.vicreg_covariance),
+    "sigreg": of_directions(losses.characteristic_distance),
+    "sigreg, paper": of_directions(losses.characteristic_distance, "paper"),
+    "weak sigreg": of_features(losses.identity_distance),
+    "weak sigreg, sketch": of_directions(losses.identity_distance),
+    **{f"visreg, {term}": of_directions(functools.partial(of_visreg, term)) for term in ("scale", "centre")},
+    "visreg, shape": of_directions(functools.partial(of_visreg, "shape"))._replace(features=()),  # deviations: detached
     "singular": of_features(losses.singular_value_variance),
     "classifier": of_features(losses.classifier_variance, 0, "none"),
     "classifier, squared": of_features(losses.classifier_variance, 1, "squared"),
@@ -172,6 +194,7 @@ WRONG = {
     "intra_class_correlation": (("papre",), "variant 'papre': expected one of paper, paper_unit, official"),
     "correlation_frobenius": (("offical",), "'offical': expected one of paper, pseudocode, official"),
     "structured_decov": ((3,), "num_groups 3: expected a divisor of the 4 features"),
+    "characteristic_distance": ((LOGITS.T, "both"), "points 'both': expected one of code, paper"),
     "classifier_variance": ((2,), "ddof 2: expected one of 0, 1"),
     "hyperspherical_uniformity": ((3,), "kernel_scale 3: expected one of 1, 2"),
 }

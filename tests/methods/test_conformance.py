@@ -105,12 +105,15 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "rb_lora": dict(ranks=(0,), balanced="both"),
     "rolora": dict(freeze_head=1),
     "scaffold": dict(strength=-1.0, normaliser="none"),
+    "sigreg": dict(strength=-1.0, directions=0, points="both", levels="first"),
     "sign_flip": dict(share=1.5, scale=0.0),
     "singular_value_variance": dict(strength=-1.0),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),
     "trimmed_mean": dict(trim=-1),
     "vicreg": dict(covariance=-1.0, eps=0.0),
+    "visreg": dict(strength=-1.0, directions=0),
+    "weak_sigreg": dict(strength=-1.0, width=0),
 }
 NEEDING_CLASSES = (
     "balanced_softmax", "ccvr", "feddr_plus", "fedetf", "fedgela", "fedlc", "fedrs", "fedvls", "fedrcl", "fedntd",

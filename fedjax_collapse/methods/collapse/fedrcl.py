@@ -14,9 +14,8 @@ from typing import Annotated
 
 from flax import struct
 
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
-from fedjax_collapse.methods.base import LocalView, Regularizer, Setup, Term
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Interval, NonNegative, Positive, option
 
 
@@ -44,13 +43,6 @@ class FedRCL(Regularizer):
     @property
     def needs(self) -> tuple[str, ...]:
         return ("classes", "levels") if self.levels == "all" else ("classes",)
-
-    def check_with(self, setup: Setup) -> None:
-        if self.levels == "all" and not setup.model.initial_shapes().levels:
-            name = type(setup.model.module).__name__
-            raise UserError(
-                f"FedRCL: network {name} offers no levels; sow them as nn.network.as_level does, or set levels='last'"
-            )
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         labels, mask = view.batch.labels, view.batch.mask
