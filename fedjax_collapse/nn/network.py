@@ -30,7 +30,9 @@ class Network(nn.Module, kw_only=True):
     Attributes:
         projector: none, moon, feddecorr or feduv (``projector.py``).
         projector_dim: number of outputs of the projector.
-        normalize_features: whether to scale features to norm 1 before the classifier (FedProc).
+        normalize_features: whether, and how, features are normalized before the classifier: to norm 1 (``unit`` or True,
+            FedProc), to norm sqrt(d) (``scaled``), or by a LayerNorm without parameters, eps 1e-5 (``layer``). The
+            last two are the baselines of Zhang et al. (TMLR 2024, arXiv 2308.09565), in networks without BatchNorm.
         head: ``linear``, the class of another head (``heads/``) such as ``heads.ETF``, or a class with options such as
             ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
         dtype: dtype in which the layers of ``represent`` compute, bfloat16 or None for float32. Parameters, running
@@ -42,7 +44,7 @@ class Network(nn.Module, kw_only=True):
 
     projector: Projector = "none"
     projector_dim: Count = only_with(256, projector=...)
-    normalize_features: bool = False
+    normalize_features: Annotated[str, ("unit", "scaled", "layer")] | bool = False
     head: Annotated[str, OpenChoice(HEADS, '"module:Class"')] | type[nn.Module] | WithOptions | functools.partial = (
         "linear"
     )
@@ -60,11 +62,14 @@ class Network(nn.Module, kw_only=True):
         return Outputs(features, classify(self.head, features, self.num_classes))
 
     def projected(self, features: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        """Returns the features after the projector, of norm 1 if that is asked for, in at least float32."""
+        """Returns the features after the projector, normalized as ``normalize_features`` says, in at least float32."""
         features = project(self.projector, at_least_float32(features), mask, train, self.projector_dim)
         if not self.normalize_features:
             return features
-        return features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
+        if self.normalize_features == "layer":
+            return jax.nn.standardize(features, axis=1, epsilon=1e-5)
+        norm = features.shape[1] ** 0.5 if self.normalize_features == "scaled" else 1.0
+        return features * (norm * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24)))
 
     def _check(self, *size):
         check_fields(self)

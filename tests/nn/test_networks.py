@@ -136,10 +136,12 @@ def check_normal(values, std):
         assert np.std(values) == pytest.approx(std, rel=0.2)
 
 
-@pytest.mark.parametrize("projector", ["none", "moon", "feddecorr", "feduv"])
-def test_projectors_equal_torch(float64, projector):
-    """Features are what comes out of the projector, at length 1 if asked, and the classifier follows them."""
-    options = dict(hidden=(6,), projector=projector, normalize_features=True)
+@pytest.mark.parametrize(
+    ("projector", "normalized"), [("none", "scaled"), ("moon", True), ("feddecorr", "layer"), ("feduv", "unit")]
+)
+def test_projectors_equal_torch(float64, projector, normalized):
+    """Features are what comes out of the projector, normalized if asked, and the classifier follows them."""
+    options = dict(hidden=(6,), projector=projector, normalize_features=normalized)
     options |= {} if projector == "none" else dict(projector_dim=5)
     model = Model(nn.MLP(4, **options), (2, 2, 3))
     variables, batch = initialize(model), batch_of((2, 2, 3))
@@ -199,8 +201,21 @@ def test_options_may_be_lists():
     assert made == same and hash(made) == hash(same) and made.module.channels == (5, 8)
 
 
-def test_features_of_length_zero_have_a_finite_gradient():
-    module, batch = nn.MLP(2, hidden=(3,), normalize_features=True), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("scaled", [1.359000728, -1.222258593, 0.6655836406, -0.4649724400]),
+        ("layer", [1.279203228, -1.311251524, 0.5833159242, -0.5512676284]),
+    ],
+)
+def test_normalize_features_vectors(float64, how, expected):
+    features, module = jnp.sin(jnp.arange(1.0, 5) ** 2)[None], nn.MLP(2, hidden=(4,), normalize_features=how)
+    assert_close(module.apply({}, features, jnp.ones(1, bool), False, method="projected")[0], expected, 1e-9)
+
+
+@pytest.mark.parametrize("how", [True, "scaled", "layer"])
+def test_features_of_length_zero_have_a_finite_gradient(how):
+    module, batch = nn.MLP(2, hidden=(3,), normalize_features=how), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
     silent = jax.tree.map(jnp.zeros_like, module.init(jax.random.key(0), *batch, train=False))
     gradient = jax.grad(lambda variables: module.apply(variables, *batch, train=True).logits.sum())(silent)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

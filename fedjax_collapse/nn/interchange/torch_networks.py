@@ -66,7 +66,13 @@ class Network(nn.Module):
 
     def represent(self, images):
         features = self.projector(self.backbone(images))
-        return nn.functional.normalize(features) if self.normalize_features else features
+        if not self.normalize_features:
+            return features
+        if self.normalize_features == "layer":
+            return nn.functional.layer_norm(features, features.shape[1:])
+        return nn.functional.normalize(features) * (
+            features.shape[1] ** 0.5 if self.normalize_features == "scaled" else 1
+        )
 
     def forward(self, images):
         return self.head(self.represent(images))
