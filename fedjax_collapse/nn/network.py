@@ -30,7 +30,7 @@ class Network(nn.Module, kw_only=True):
     Attributes:
         projector: none, moon, feddecorr or feduv (``projector.py``).
         projector_dim: number of outputs of the projector.
-        normalize_features: whether, and how, features are normalized before the classifier: to norm 1 (``unit`` or True,
+        normalize_features: how features are normalized before the classifier, if at all: to norm 1 (``unit`` or True,
             FedProc), to norm sqrt(d) (``scaled``), or by a LayerNorm without parameters, eps 1e-5 (``layer``). The
             last two are the baselines of Zhang et al. (TMLR 2024, arXiv 2308.09565), in networks without BatchNorm.
         head: ``linear``, the class of another head (``heads/``) such as ``heads.ETF``, or a class with options such as
