@@ -21,6 +21,7 @@ from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.optim import aggregation
 from fedjax_collapse.optim.local_training import LocalTraining
+from fedjax_collapse.optim.muon import muon
 from fedjax_collapse.run.runs import Schedule
 from fedjax_collapse.run.simulation import simulate
 from fedjax_collapse.schema import discovery
@@ -30,6 +31,7 @@ from fedjax_collapse.schema.values import Option, described, is_record, written
 from fedjax_collapse.training.algorithm import FedAvg
 
 OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
+OPTIMIZERS |= {"muon": muon}
 SERVER_OPTIMIZERS = {  # the damped ones are from released code
     **{name: OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},

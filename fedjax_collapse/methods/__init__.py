@@ -47,6 +47,8 @@ from fedjax_collapse.methods.collapse.structured_decov import StructuredDeCov as
 from fedjax_collapse.methods.collapse.vicreg import VICReg as VICReg
 from fedjax_collapse.methods.collapse.visreg import VISReg as VISReg
 from fedjax_collapse.methods.collapse.weak_sigreg import WeakSIGReg as WeakSIGReg
+from fedjax_collapse.methods.drift.aligned_muon import AlignedMuon as AlignedMuon
+from fedjax_collapse.methods.drift.corrected_muon import CorrectedMuon as CorrectedMuon
 from fedjax_collapse.methods.drift.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.drift.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.drift.feddc import FedDC as FedDC

@@ -62,9 +62,8 @@ def check_matrices(what: str, made_by: jax.tree_util.Partial, params: PyTree) ->
     for path, leaf in masks.by_path(params).items():
         if leaf.ndim > 2:
             raise UserError(
-                f"{what} muon: it orthogonalises matrices only, and would train {path}, of {leaf.ndim} axes, with "
-                "Adam; expected a network without convolutions, such as mlp, another optimizer, or a function of "
-                "yours that gives muon its muon_weight_dimension_numbers"
+                f"{what} muon: optax's orthogonalises matrices only, and would train {path}, of {leaf.ndim} axes, with "
+                "Adam; expected fedjax_collapse.optim.muon.muon, or an optimizer with muon_weight_dimension_numbers"
             )
 
 
@@ -103,7 +102,9 @@ def _program(function, args, options):
         updates, state_after = made.update(params, state, params)
         return jax.tree.map(jnp.add, params, updates), state, state_after
 
-    traced = jax.make_jaxpr(start_and_step)({"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    traced = jax.make_jaxpr(start_and_step)(
+        {"kernel": jax.ShapeDtypeStruct((2, 2), jnp.float32), "bias": jax.ShapeDtypeStruct((2,), jnp.float32)}
+    )
     return re.sub("0x[0-9a-f]+", "", str(traced.jaxpr)), [np.asarray(constant).tolist() for constant in traced.consts]
 
 

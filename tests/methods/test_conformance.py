@@ -41,6 +41,7 @@ ALGORITHMS += [
 ]
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
     "afl": dict(gamma=-1.0, finetune=1),
+    "aligned_muon": dict(gamma=1.5, scale=0.0, beta=1.0, weight_decay=-1.0, max_norm=0.0),
     "alie": dict(share=1.5, z=-1.0),
     "apfl": dict(alpha=1.5, adaptive=1, variant="code"),
     "backdoor": dict(share=-0.1, target=-1, poisoned=0.0, size=0),
@@ -49,6 +50,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "ccvr": dict(when="never", clients="some", samples=0),
     "centred_clipping": dict(max_norm=0.0, iterations=0),
     "clip_update": dict(max_norm=0.0),
+    "corrected_muon": dict(alpha=0.0, damped=1),
     "decov": dict(strength=-1.0),
     "ditto": dict(strength=-1.0, epochs=0),
     "dp_fedavg": dict(
