@@ -98,8 +98,7 @@ class Ranked(LowRank):
     its product is the server's, truncated. ``padded`` undoes this change of scale.
 
     Args:
-        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
-            is that rank for all.
+        ranks: the clients' ranks by identity, repeated, at most the network's; () is the network's for all.
     """
 
     ranks: tuple[Count, ...] = option(())

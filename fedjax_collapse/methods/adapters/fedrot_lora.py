@@ -27,7 +27,7 @@ class FedRotLoRA(Method):
     """Factors that are aligned with the server's.
 
     Args:
-        strength: lambda, how far factors are rotated; 1 is to the closest place.
+        strength: lambda, how far factors are rotated.
     """
 
     strength: Share = 1.0

@@ -17,7 +17,7 @@ class FedSALoRA(Method):
     """Private factors B.
 
     Args:
-        private_head: whether the head is private as well, as in the released code, or is averaged.
+        private_head: whether the head is private, as in the released code, or averaged.
     """
 
     private_head: bool = option(True)

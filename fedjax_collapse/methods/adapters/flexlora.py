@@ -20,10 +20,7 @@ class FlexLoRA(Ranked):
     """Singular value decomposition of the mean product.
 
     Args:
-        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
-            is that rank for all.
-        roots: whether the roots of the singular values are in both factors, as in raFLoRA, instead of all in B; steps
-            on B are then smaller in weak directions.
+        roots: whether both factors have roots of the singular values, as in raFLoRA, instead of B all.
     """
 
     roots: bool = option(False)

@@ -28,14 +28,12 @@ class HetLoRA(Ranked):
     """Means of padded factors, and ranks that clients lower by themselves.
 
     Args:
-        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
-            is that rank for all.
-        average: how factors are averaged: by the ``norm`` of the clients' products, or by the ``weight`` of the other
-            params, a mean that other papers call HetLoRA.
+        average: weights of the factors: the ``norm`` of the clients' products, or the ``weight`` of the other params,
+            which other papers call HetLoRA.
         self_pruning: whether clients lower their ranks.
-        strength: factor lambda of the term of the tail.
-        gamma: the part of its rank that a client keeps when it prunes; with 0.99 it loses one entry.
-        least: the lowest rank, below which there is no tail.
+        strength: factor lambda of the tail's term.
+        gamma: fraction of its rank that a pruning client keeps; 0.99 removes one entry.
+        least: lowest rank, which has no tail.
     """
 
     average: str = option("norm", choices=("norm", "weight"))

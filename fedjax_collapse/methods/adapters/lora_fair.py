@@ -25,12 +25,11 @@ class LoRAFAIR(LowRank):
     """A correction of the mean of B.
 
     Args:
-        strength: factor lambda of the norm of the correction.
-        objective: what the correction D minimises: the ``frobenius`` norm of the difference, in closed form, or one
-            minus the ``cosine``, as in the paper, by gradient descent from D = 0.
-        steps: number of steps of the gradient descent.
-        rate: learning rate of these steps; their curvature grows as the mean of B shrinks, so that it depends on the
-            norm.
+        strength: factor lambda of the correction's norm.
+        objective: D minimises the ``frobenius`` norm, in closed form, or one minus the ``cosine``, as in the paper, by
+            gradient descent from D = 0.
+        steps: steps of the gradient descent.
+        rate: learning rate of these steps, whose curvature grows as the mean of B shrinks.
     """
 
     strength: NonNegative = 0.01

@@ -26,8 +26,6 @@ class RBLoRA(Ranked):
     """Means of factors over the clients that have a rank.
 
     Args:
-        ranks: ranks of the clients, in the order of their identities and repeated, at most the rank of the network; ()
-            is that rank for all.
         balanced: what c_j multiplies: both ``factors``, or their ``product`` once.
     """
 

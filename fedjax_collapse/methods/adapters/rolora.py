@@ -22,7 +22,7 @@ class RoLoRA(Method):
     """Factors that are trained in turns.
 
     Args:
-        freeze_head: whether the head is never trained, as in the variant in FedRot-LoRA's released code.
+        freeze_head: whether the head is never trained, as in a variant in FedRot-LoRA's code.
     """
 
     freeze_head: bool = option(False)

@@ -23,9 +23,9 @@ class BalancedSoftmax(Method):
 
     Args:
         tau: factor of the log counts; 1 as published, 0 is plain cross-entropy.
-        vacant: a class without examples is excluded from the softmax (``exclude``), is treated as if it had one example
-            (``floor_one``, FedETF's code), or 1e-9 is added to the frequencies of all classes, which replace the counts
-            (``eps``, FedVLS's code).
+        vacant: a class without examples is excluded from the softmax (``exclude``), counts as one example
+            (``floor_one``, FedETF's code), or 1e-9 is added to class frequencies, in place of counts (``eps``, FedVLS's
+            code).
     """
 
     needs = ("classes",)

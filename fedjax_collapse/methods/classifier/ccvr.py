@@ -63,15 +63,15 @@ class CCVR(Method):
 
     Args:
         when: whether the server continues from the uncalibrated (``end``) or the calibrated head (``every_round``); the
-            evaluated head is calibrated in both cases.
+            evaluated head is always calibrated.
         samples: number of virtual features per class.
-        epochs: passes over the virtual features when the head is trained.
+        epochs: passes over the virtual features.
         batch_size: virtual features in a batch.
-        learning_rate: learning rate of the head's training, by SGD.
-        momentum: momentum of the head's training.
+        learning_rate: learning rate of the head's SGD.
+        momentum: momentum of the head's SGD.
         clip: whether negative virtual features are set to 0, for features after a ReLU.
-        clients: the clients whose features are measured: the last ``cohort``, so that a class which it lacks stays
-            uncalibrated, or ``all``, which needs ``when="end"``.
+        clients: clients whose features are measured: the last ``cohort``, whose missing classes stay uncalibrated, or
+            ``all``, which needs ``when="end"``.
     """
 
     needs = ("classes",)

@@ -26,7 +26,7 @@ class FedDrPlus(Method):
     """Dot regression and feature distillation.
 
     Args:
-        beta: weight of the dot regression, 0.9 in the released code; the distillation has weight ``1 - beta``.
+        beta: weight of the dot regression, 0.9 in the released code; the distillation has ``1 - beta``.
     """
 
     beta: Fraction = 0.9

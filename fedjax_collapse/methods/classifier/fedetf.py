@@ -30,9 +30,9 @@ class FedETF(Method):
     """Balanced softmax on a fixed simplex.
 
     Args:
-        balanced: whether class counts shift the logits; False is plain cross-entropy, as are equal counts.
-        vacant: classes that the client lacks count as if they had one example (``floor_one``, the released code), or
-            are excluded from the softmax (``exclude``).
+        balanced: whether class counts shift the logits; False is plain cross-entropy.
+        vacant: missing classes count as one example (``floor_one``, the released code), or are excluded from the
+            softmax (``exclude``).
     """
 
     balanced: bool = option(True)

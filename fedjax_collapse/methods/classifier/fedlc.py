@@ -30,11 +30,11 @@ class FedLC(Method):
     """Cross-entropy of logits calibrated by the class counts of the client or of all clients (``counts``).
 
     Args:
-        tau: factor of the margins ``n_c^(-1/4)``; 0.1, 0.5 and 1 in third-party code, 0 is plain cross-entropy.
-        denominator: the softmax is over ``all`` classes (third-party code), or all but the row's label (``others``, the
+        tau: factor of the margins; 0.1 to 1 in third-party code, 0 is plain cross-entropy.
+        denominator: classes in the softmax: ``all`` (third-party code), or all but the row's label (``others``, the
             paper).
         vacant: classes without examples are excluded from the softmax (``exclude``), or count 1e-8 (``floor``).
-        counts: class counts of the client (``local``) or of all clients together (``global``).
+        counts: class counts of the client (``local``) or of all clients (``global``).
     """
 
     needs = ("classes",)

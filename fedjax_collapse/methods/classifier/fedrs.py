@@ -29,12 +29,11 @@ class FedRS(Method):
     """Cross-entropy of logits scaled by the client's class counts.
 
     Args:
-        alpha: scale of the logits of classes that the client lacks; 0.9, 0.5 and 0.1 in the paper, 0.7 in FedVLS's
-            table, 1 is plain cross-entropy.
-        scale: 1 for every class that the client has (``binary``), or ``alpha + (1 - alpha) n_c / max n_c`` for all
-            classes (``continuous``, the authors' code).
-        use_bias: False leaves the classifier's bias out of the loss, as the authors' code does, and requires a linear
-            classifier; weight decay still acts on the bias unless it is frozen.
+        alpha: scale of the logits of missing classes; 0.1, 0.5 and 0.9 in the paper; 1 is plain cross-entropy.
+        scale: 1 for the client's classes (``binary``), or ``alpha + (1 - alpha) n_c / max n_c`` for all classes
+            (``continuous``, the authors' code).
+        use_bias: False leaves the bias of the classifier, which must be linear, out of the loss, as the authors' code
+            does.
     """
 
     needs = ("classes",)

@@ -30,12 +30,10 @@ class FedVLS(Regularizer):
     """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with a separate strength.
 
     Args:
-        calibration: factor kappa of the log class frequencies; 0 is plain cross-entropy.
-        distillation: strength of the distillation over vacant classes, the paper's lambda, there 0.5 for CIFAR-100 and
-            TinyImageNet.
-        logit: strength mu of the logit suppression.
-        variant: formula of the suppression: of the released code (``official``) or of the paper (``paper``), unbounded
-            below.
+        calibration: factor kappa of the log frequencies; 0 is plain cross-entropy.
+        distillation: factor lambda of the distillation; 0.5 in the paper for CIFAR-100 and TinyImageNet.
+        logit: factor mu of the suppression.
+        variant: suppression of the released code (``official``), or of the paper (``paper``), which is unbounded below.
     """
 
     needs = ("classes",)

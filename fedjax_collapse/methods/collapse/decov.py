@@ -19,8 +19,8 @@ class DeCov(Regularizer):
     """Half the sum of the squared covariances of distinct features.
 
     Args:
-        strength: factor lambda of the penalty, which grows with the square of the number of features and the fourth
-            power of their scale; the default is our choice.
+        strength: factor lambda, our choice; the penalty grows with the square of the number of features and the fourth
+            power of their scale.
     """
 
     strength: NonNegative = 0.01

@@ -19,9 +19,8 @@ class FedDecorr(Regularizer):
     """Squared Frobenius norm of the correlation matrix of the batch's features.
 
     Args:
-        strength: factor of the penalty, the paper's beta; 0.1 belongs to ``variant="official"``, whose CIFAR-100
-            scripts have 0.05.
-        variant: scale of the penalty: of the released code (``official``), of eq. 9 (``paper``), or of algorithm 1
+        strength: factor beta; 0.1 is published for ``official``, 0.05 in its CIFAR-100 scripts.
+        variant: scale of the penalty: of the released code (``official``), eq. 9 (``paper``), or algorithm 1
             (``pseudocode``), ``(N - 1)^2 / N^2`` times eq. 9.
         eps: added to the variance of each feature.
     """

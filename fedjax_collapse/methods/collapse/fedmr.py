@@ -40,24 +40,23 @@ class FedMR(WithPrototypes, Regularizer):
     """Decorrelation within each class of the batch, and distance to class prototypes.
 
     Args:
-        intra: strength of the first term, the paper's mu_1.
-        inter: strength of the second term, the paper's mu_2; the default is our choice.
-        variant: scale of the first term (``losses/classwise.py``): of the released code (``official``), of the paper's
-            formula (``paper``), or of exact correlations (``paper_unit``), without the factor ``m_c^2 / (m_c - 1)^2``,
-            for which the paper's lemma 1 holds.
+        intra: mu_1, strength of the first term.
+        inter: mu_2, strength of the second term; our choice.
+        variant: scale of the first term: of the released code (``official``), the paper's formula (``paper``), or exact
+            correlations (``paper_unit``), without the factor ``m_c^2 / (m_c - 1)^2``, as lemma 1 assumes.
         normalise_d2: whether to divide the paper's variants by the squared number of features.
-        min_count: fewest rows of a class in a batch for which the first term counts it.
-        eps: added to the variance of each feature within a class; the paper has none.
-        negatives: the other prototypes that a row is compared with: of the client's classes (``local``, eq. 4 as
-            written) or of all classes (``all``, the role that the text gives to missing classes).
+        min_count: fewest rows of a class in a batch that the first term counts.
+        eps: added to the variance of each feature within a class; not in the paper.
+        negatives: other prototypes that a row is compared with: of the client's classes (``local``, eq. 4) or of all
+            (``all``, the paper's text).
         margin: False drops the comparison with other prototypes.
-        lite: number of random rows of a batch in the second term (the paper's Lite-10 and Lite-50); 0 for all.
-        submission: fraction of clients that submit prototypes, the same clients in every round, drawn by client id.
+        lite: random rows of a batch in the second term (the paper's Lite-10 and Lite-50); 0 for all.
+        submission: fraction of clients that submit prototypes, drawn once by client id.
         submission_seed: seed of this draw.
-        prototypes: class means (``mean``), or the authors' ablation ``one_hot``: the c-th unit vector for class c.
+        prototypes: class means (``mean``), or the c-th unit vector for class c (``one_hot``, the authors' ablation).
         prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
-        initial_prototypes: whether to start from the means over all clients of the initial model's features; otherwise
-            the second term is 0 until there are prototypes.
+        initial_prototypes: whether to start from the initial model's means; otherwise the second term is 0 without
+            prototypes.
     """
 
     strengths = ("intra", "inter")

@@ -24,13 +24,12 @@ class FedRCL(Regularizer):
     """Supervised contrast of the batch's hardest pairs, and its relaxation.
 
     Args:
-        contrast: strength lambda_1 of the supervised contrast.
-        relaxation: strength lambda_2 of the penalty on similar rows of a class.
-        temperature: t, which divides the cosines.
+        contrast: lambda_1, strength of the supervised contrast.
+        relaxation: lambda_2, strength of the penalty on similar rows of a class.
+        temperature: temperature t.
         threshold: cosine above which rows of a class are pushed apart.
-        levels: where the terms are computed: at every level of the network (``all``), a ResNet's stem and stages before
-            their last ReLU, as published; or at the classifier's input (``last``), which works with any network and
-            costs least.
+        levels: where the terms are computed: at every level of the network (``all``, as published: a ResNet's stem and
+            stages before their last ReLU), or at the classifier's input (``last``), for any network.
     """
 
     strengths = ("contrast", "relaxation")

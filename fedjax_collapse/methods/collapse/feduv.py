@@ -21,17 +21,16 @@ class FedUV(Regularizer):
     """Penalties on too little spread of class probabilities and of features over the batch.
 
     Args:
-        variance: strength of the first term, the paper's lambda; None is its value, a quarter of the number of classes.
-        uniformity: strength of the second term, the paper's mu.
-        ddof: the divisor of the standard deviations is the number of rows less this; 1 in the released code. With 0 the
-            target for C classes is ``sqrt(C - 1) / C``.
-        hinge: what counts of the shortfall from one-hot rows: what is above 0 (``plain``), its square (``squared``), or
-            all, signed (``none``).
-        kernel_scale: factor of sigma, the kernel's width: 2 in the paper, 1 in the released code.
-        median: the median of an even number of distances: the ``lower`` of the middle two (released code), or their
+        variance: lambda, strength of the first term; None is the paper's, a quarter of the number of classes.
+        uniformity: mu, strength of the second term.
+        ddof: subtracted from the number of rows in the divisor of the standard deviations; 1 in the released code. With
+            0 the target is ``sqrt(C - 1) / C``.
+        hinge: how the shortfall from one-hot rows counts: its positive part (``plain``), the square of that
+            (``squared``), or all, signed (``none``).
+        kernel_scale: factor of sigma in the kernel: 2 in the paper, 1 in the released code.
+        median: median of an even number of distances: the ``lower`` of the middle two (released code), or their
             ``average``.
-        attached: whether the gradient flows through the median distance, as in the released code; distances that are
-            equal to it have equal parts, as in PyTorch.
+        attached: whether the gradient flows through the median distance, as in the released code.
     """
 
     strengths = ("variance", "uniformity")

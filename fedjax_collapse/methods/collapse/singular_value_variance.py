@@ -20,7 +20,7 @@ class SingularValueVariance(Regularizer):
     """Variance of the singular values of the covariance of the batch's features.
 
     Args:
-        strength: factor beta of the penalty; the default is our choice, by a trial on digits.
+        strength: factor beta; our choice, by a trial on digits.
     """
 
     strength: NonNegative = 0.1

@@ -19,10 +19,9 @@ class StructuredDeCov(Regularizer):
     """Squared covariances between contiguous groups of features, minus ``eta`` times those within.
 
     Args:
-        strength: factor lambda of the penalty; the default is our choice.
+        strength: factor lambda; our choice.
         eta: weight of the covariances within a group, which are rewarded.
-        num_groups: groups of features, whose number must be a multiple of it; with one feature in each group it is
-            DeCov.
+        num_groups: number of groups, a divisor of the number of features; with one feature per group it is DeCov.
     """
 
     strength: NonNegative = 0.01

@@ -34,8 +34,8 @@ class FedASAM(Method):
     """Adaptive sharpness-aware local steps.
 
     Args:
-        rho: norm of the perturbation, 0.7 in the released CIFAR-10 script; 0 is federated averaging.
-        eta: added to the absolute values of the weights, which scale the perturbation; 0.2 in that script.
+        rho: norm of the perturbation; 0.7 in the released CIFAR-10 script.
+        eta: added to the absolute values of the weights; 0.2 in that script.
     """
 
     rho: NonNegative = 0.7

@@ -34,7 +34,7 @@ class FedCM(Method):
 
     Args:
         alpha: weight of the client's own gradient; 1 is federated averaging.
-        variant: whether the own gradient is multiplied by ``alpha`` (``paper``) or by 1 (``official``, for MoFedSAM).
+        variant: factor of the own gradient: ``alpha`` (``paper``) or 1 (``official``, for MoFedSAM).
     """
 
     reports_update = ("*",)

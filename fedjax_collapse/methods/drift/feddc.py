@@ -26,8 +26,8 @@ class FedDC(Method):
     """Local drift decoupling and correction.
 
     Args:
-        alpha: strength of the penalty on a client's distance to its drift-corrected start.
-        evaluate: the evaluated model: the mean of the cohort's models (``active``) or the server's model (``cloud``).
+        alpha: strength of the penalty on the distance to the drift-corrected start.
+        evaluate: evaluated model: the mean of the cohort's models (``active``) or the server's model (``cloud``).
     """
 
     not_sent = ("shared/drift/*", "fixed/drift/*")

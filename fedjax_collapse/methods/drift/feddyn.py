@@ -24,9 +24,9 @@ class FedDyn(Method):
     """Dynamic regularization.
 
     Args:
-        alpha: strength of the quadratic term, for a client of mean size; divided by a client's relative size.
-        evaluate: the evaluated model: the mean of the cohort's models (``active``), the server's model (``cloud``), or
-            the mean over all clients of their latest models (``all``; the initial model before a client's first round).
+        alpha: strength of the quadratic term for a client of mean size.
+        evaluate: evaluated model: the mean of the cohort's models (``active``), the server's model (``cloud``), or the
+            mean of all clients' latest models (``all``).
     """
 
     not_sent = ("shared/*", "fixed/*")

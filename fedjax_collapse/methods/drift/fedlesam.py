@@ -42,10 +42,9 @@ class FedLESAM(Method):
     """Locally estimated sharpness-aware steps.
 
     Args:
-        rho: norm of the perturbation; 0 is federated averaging.
-        stored: the model that u starts from: the model that the client received in its last round (``own``; in its
-            first round nothing is perturbed), or the server's model before its last update, for all clients
-            (``server``).
+        rho: norm of the perturbation.
+        stored: model that u starts from: the one that the client received in its last round (``own``; at first nothing
+            is perturbed), or the server's model before its last update (``server``).
     """
 
     rho: NonNegative = 0.1

@@ -21,8 +21,8 @@ class FedNTD(Regularizer):
     """Not-true distillation from the received model.
 
     Args:
-        strength: factor of the distillation, the paper's beta; 1 as published, 0.1 in FedVLS's table.
-        temperature: temperature T of both softmaxes; 1 as published.
+        strength: factor beta of the distillation; 1 as published.
+        temperature: temperature T; 1 as published.
     """
 
     needs = ("classes",)

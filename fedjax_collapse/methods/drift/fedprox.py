@@ -22,8 +22,8 @@ class FedProx(Regularizer):
     """Half the squared distance between the local and the server's params.
 
     Args:
-        strength: factor of the penalty, the papers' mu.
-        squared: False takes the distance itself, and omits it in the first round, as the FedBN repository.
+        strength: factor mu of the squared distance.
+        squared: False takes the distance itself, and omits it in the first round, as FedBN's code does.
     """
 
     strength: NonNegative = 0.01

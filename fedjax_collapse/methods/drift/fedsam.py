@@ -35,8 +35,8 @@ class FedSAM(Method):
     """Sharpness-aware local steps.
 
     Args:
-        rho: norm of the perturbation; 0 is federated averaging.
-        adaptive: whether the perturbation scales with the params: ``rho w^2 g / ||w g||``, entry by entry.
+        rho: norm of the perturbation.
+        adaptive: whether the perturbation scales with the params: ``rho w^2 g / ||w g||``.
     """
 
     rho: NonNegative = 0.1

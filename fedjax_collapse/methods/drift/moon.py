@@ -41,12 +41,12 @@ class MOON(Regularizer):
     """Contrast of the batch's features with the features of the server's and of the client's previous model.
 
     Args:
-        strength: factor of the contrast, the paper's mu, there 0.001 to 10.
-        temperature: t, which divides the cosines; 0.5 as published.
-        first_round: what replaces the previous model before a client's first round: the ``received`` model, for which
-            the gradient is exactly zero (``mask`` trains in the same way and logs 0), or a random network
-            (``random_init``, FedDecorr's code; ``random_later``, from the second round on, MOON's and FedUV's code).
-        needs_projector: whether a network without a projector, which the released code has, is rejected.
+        strength: factor mu of the contrast; 0.001 to 10 in the paper.
+        temperature: temperature t; 0.5 as published.
+        first_round: in place of the previous model before a client's first round: the ``received`` model, with gradient
+            exactly 0 (``mask`` also logs 0), or a random network (``random_init``, FedDecorr's code; ``random_later``,
+            from the second round on, MOON's and FedUV's code).
+        needs_projector: whether to reject a network without a projector, which the released code has.
     """
 
     strength: NonNegative = 1.0

@@ -27,8 +27,8 @@ class Scaffold(Method):
     """Control variates.
 
     Args:
-        normaliser: what a client's update is divided by: its number of ``steps``, as published, which with momentum is
-            too small by a factor of about ``1 / (1 - momentum)``, or its effective number of steps (``fednova``).
+        normaliser: divisor of a client's update: its number of ``steps``, as published, too small with momentum by
+            about ``1 / (1 - momentum)``, or FedNova's effective number (``fednova``).
         strength: factor of the correction; None is 1, as published.
     """
 

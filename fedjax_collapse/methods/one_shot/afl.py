@@ -27,9 +27,9 @@ class AFL(ClosedForm):
     """Least squares on the features of all clients, without bias.
 
     Args:
-        gamma: what each client adds to the diagonal, and the server does not remove, so that W depends on the number of
-            clients; 0 is the cleaned W of any gamma.
-        finetune: whether clients then train the network; otherwise nothing is trained.
+        gamma: added to the diagonal by each client and not removed, so that W depends on the number of clients; 0 is
+            the cleaned W.
+        finetune: whether clients then train the network.
     """
 
     gamma: NonNegative = 0.0

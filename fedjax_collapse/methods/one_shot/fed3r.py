@@ -28,10 +28,10 @@ class Fed3R(ClosedForm):
     """Ridge regression on the features of all clients.
 
     Args:
-        ridge: the paper's lambda, added to the sums over all examples; it also acts on the bias.
+        ridge: factor lambda; also acts on the bias.
         normalize: whether each class's weights have length 1, as in the released code.
-        finetune: whether clients then train the network, the paper's Fed3R+FT (with ``training.freeze="body"`` only its
-            classifier, with ``"head"`` only what is below it); otherwise nothing is trained.
+        finetune: whether clients then train the network, the paper's Fed3R+FT (only its classifier with
+            ``training.freeze="body"``, only the rest with ``"head"``).
     """
 
     ridge: Positive = 0.01

@@ -28,9 +28,9 @@ class FedCGS(ClosedForm):
     """Gaussians of the classes with a common covariance.
 
     Args:
-        covariance: covariance of all features (``total``, with divisor N - 1), or of their deviations from the mean of
-            their class (``within``, with divisor N - C).
-        finetune: whether clients then train the network; otherwise nothing is trained.
+        covariance: covariance of all features (``total``, divisor N - 1), or of their deviations from their class's
+            mean (``within``, divisor N - C).
+        finetune: whether clients then train the network.
     """
 
     covariance: str = option("total", choices=("total", "within"))

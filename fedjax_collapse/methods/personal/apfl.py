@@ -59,9 +59,10 @@ class APFL(Method):
     """Mixtures of the clients' own models with the shared one.
 
     Args:
-        alpha: the proportion of the own model at first.
+        alpha: initial proportion of the personal model.
         adaptive: whether each client learns its alpha.
-        variant: ``paper`` mixes params; ``official``, the authors' code, mixes outputs; or ``pfllib``.
+        variant: whether clients mix params (``paper``) or outputs (``official``, the authors' code), or train as
+            ``pfllib`` does.
     """
 
     alpha: Fraction = 0.5

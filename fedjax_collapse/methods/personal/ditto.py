@@ -25,8 +25,8 @@ class Ditto(Method):
     """A model of its own for every client.
 
     Args:
-        strength: factor of the squared distance to the received model, the paper's lambda; its code has 1.
-        epochs: epochs of the own model; None takes those of local training, phases and steps included.
+        strength: factor lambda of the squared distance; 1 in the released code.
+        epochs: epochs of the personal model; None takes those of local training.
     """
 
     strength: NonNegative = 1.0

@@ -49,13 +49,13 @@ class FedALA(Method):
     """Local training that starts from a learned mixture of the received and the client's last model.
 
     Args:
-        part: the part of the network that is mixed; the paper's p = 1 is the head, and larger p add layers before it,
-            such as ``head+Dense_1``.
-        rate: the learning rate of the weights W, the paper's eta.
-        share: fraction of the client's examples on which the weights are trained, the paper's s in percent.
-        threshold: standard deviation of the losses, in nats, below which the weights' first training ends; 0.1 in the
-            released code.
-        max_epochs: largest number of epochs of that training, which the released code does not limit.
+        part: mixed part of the network; the paper's p = 1 is the head, larger p add layers before it, such as
+            ``head+Dense_1``.
+        rate: learning rate of W.
+        share: fraction of the client's examples that train W.
+        threshold: standard deviation of the losses, in nats, below which W's first training ends; 0.1 in the released
+            code.
+        max_epochs: largest number of epochs of that training, unlimited in the released code.
     """
 
     part: Part = option("head")

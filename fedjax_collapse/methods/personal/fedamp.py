@@ -40,11 +40,11 @@ class FedAMP(Method):
     """Attentive message passing between the clients' models.
 
     Args:
-        strength: factor of the squared distance to the mixture, the paper's lambda.
-        alpha: step size of the server, alpha_k; it also divides the strength.
-        sigma: squared distance of two models at which their weight is 1 / e of the largest; it should be of the order
-            of such distances, which grow with the network.
-        variant: the ``paper``, or PFLlib's term without gradient (``pfllib``), which is local training.
+        strength: factor lambda of the squared distance.
+        alpha: step size alpha_k of the server; also divides the strength.
+        sigma: squared distance at which a weight is 1 / e of the largest; choose the order of the models' distances,
+            which grow with the network.
+        variant: term of the ``paper``, or PFLlib's without gradient (``pfllib``), which is local training.
     """
 
     dispatch_reads = ("private/params/*",)

@@ -29,9 +29,8 @@ class FedDBE(Method):
     """A private shift of the features, and a common mean for them.
 
     Args:
-        strength: factor of the squared distance between the means, the paper's kappa.
-        momentum: weight mu of a batch in the running mean r, which with 1 is the mean of the batch; also a factor of
-            the gradient of the second term, as the old r has none.
+        strength: factor kappa of the squared distance between the means.
+        momentum: weight mu of a batch in the running mean; also scales the second term's gradient.
     """
 
     not_sent = ("shared/*",)

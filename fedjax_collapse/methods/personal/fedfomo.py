@@ -52,12 +52,12 @@ class FedFomo(Method):
     """Mixtures of the models that are best on the client's validation examples.
 
     Args:
-        models: number of models that a client receives, the paper's M; fewer if there are fewer.
-        validation: share of the client's examples that are held out from its training, the last ones, rounded down.
-        explore: probability epsilon that a model is a random one.
+        models: M, the largest number of models that a client receives.
+        validation: fraction of the client's examples, the last ones, held out from its training; rounded down.
+        explore: epsilon, the probability of a random model.
         explore_decay: subtracted from epsilon in every round, until it is 0.
-        variant: the ``paper``, or ``pfllib``: w is the model at the start of the last training, and the client's own,
-            trained model, whose score is 1 at first, is one of those that the server may send.
+        variant: with ``pfllib`` w is the model at the start of the last training, and the client's own trained model,
+            with score 1 at first, may be sent.
     """
 
     dispatch_reads = ("private/*", "memory/gains")

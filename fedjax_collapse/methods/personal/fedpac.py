@@ -53,11 +53,10 @@ class FedPAC(WithPrototypes):
     """Private heads that are combined for each client, and features that are pulled to prototypes.
 
     Args:
-        strength: factor of the mean squared difference between features and prototypes, the paper's lambda.
-        head_epochs: epochs in which only the head is trained; they and ``body_epochs`` replace those of local training.
-        body_epochs: epochs in which only the body is trained, afterwards.
-        average: how the clients' prototypes of a class are averaged: weighted by their ``examples`` of it, or all
-            ``clients`` equal.
+        strength: factor lambda of the second term.
+        head_epochs: epochs of the head alone; with ``body_epochs`` they replace local training's.
+        body_epochs: epochs of the body alone, afterwards.
+        average: weights of the clients' prototypes: their ``examples`` of the class, or equal (``clients``).
     """
 
     dispatch_makes = ("private/*",)

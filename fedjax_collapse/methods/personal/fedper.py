@@ -20,7 +20,7 @@ class FedPer(PrivateHead):
     """Private heads.
 
     Args:
-        newcomers: head of a client that was in no cohort: the ``initial`` one, or the ``mean`` of the last cohort's.
+        newcomers: head of a client that was in no cohort: the ``initial`` one, or the last cohort's ``mean``.
     """
 
     newcomers: str = option("initial", choices=CHOICES)

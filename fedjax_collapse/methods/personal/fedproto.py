@@ -38,14 +38,12 @@ class FedProto(WithPrototypes):
     """Private networks, and prototypes of the classes that all share.
 
     Args:
-        strength: factor of the mean squared difference between features and prototypes, the paper's lambda; its
-            experiments have 1, on CIFAR-10 0.1.
-        average: how the clients' prototypes of a class are averaged: weighted by their ``examples`` of it, or all
-            ``clients`` equal.
-        collected: whose mean is sent: the features of the ``trained`` network in evaluation mode, or those of the
-            steps of the ``last_epoch`` or of ``all_epochs`` while it is trained.
-        prediction: the class of the nearest of ``all`` prototypes, or of the client's ``own`` classes, or by the
-            ``head``.
+        strength: factor lambda of the second term; 1 in the paper, 0.1 on CIFAR-10.
+        average: weights of the clients' prototypes: their ``examples`` of the class, or equal (``clients``).
+        collected: features whose mean is sent: of the ``trained`` network in evaluation mode, or of the training steps
+            in the ``last_epoch`` or ``all_epochs``.
+        prediction: class of the nearest of ``all`` prototypes, of the nearest of the client's ``own`` classes, or of
+            the ``head``.
     """
 
     private = "all"

@@ -26,11 +26,11 @@ class FedRep(PrivateHead):
     """Private heads, trained before the body.
 
     Args:
-        head_epochs: epochs in which only the head is trained; they and ``body_epochs`` replace those of local training.
-        body_epochs: epochs in which only the body is trained, afterwards; 10 and 1 are published for CIFAR-10 with two
-            classes per client.
-        newcomers: head of a client that was in no cohort: the ``initial`` one, or the ``mean`` of the last cohort's, as
-            in the released code.
+        head_epochs: epochs of the head alone; with ``body_epochs`` they replace local training's.
+        body_epochs: epochs of the body alone, afterwards; 10 and 1 are published for CIFAR-10 with two classes per
+            client.
+        newcomers: head of a client that was in no cohort: the ``initial`` one, or the last cohort's ``mean``, as in the
+            released code.
     """
 
     head_epochs: Positive = 10

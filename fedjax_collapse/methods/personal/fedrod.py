@@ -29,8 +29,7 @@ class FedRoD(Method):
     """A generic head by balanced softmax, and private personal heads.
 
     Args:
-        tau: factor of the log class counts in the loss of the generic head, which leaves out classes that the client
-            lacks.
+        tau: factor of the log class counts in the generic head's loss, which leaves out classes that the client lacks.
         variant: ``paper``, or ``fl_bench``, whose personal head also trains the body and does not add the generic
             logits.
     """

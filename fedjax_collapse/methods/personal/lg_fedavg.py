@@ -23,7 +23,7 @@ class LGFedAvg(Method):
     """Private bodies.
 
     Args:
-        shared: the part of the network that is averaged, or several parts joined by +, such as ``head+Dense_1``.
+        shared: averaged part of the network, or parts joined by +, such as ``head+Dense_1``.
     """
 
     shared: Part = option("head")

@@ -38,13 +38,12 @@ class PerFedAvg(Method):
     """A shared model that adapts to a client in a step.
 
     Args:
-        alpha: the rate of the adapting step; that of local training is the paper's beta.
-        order: ``fo`` leaves out the Hessian and takes two passes, ``hf`` approximates it in four.
-        delta: factor of g in the differences of gradients.
-        hessian: the rows D'' of the Hessian: a third of the batch of their ``own``, or those of the ``adapting`` step,
-            of two halves.
-        steps: adapting steps of the model that a client uses, by plain SGD at rate ``alpha``, each on one of its
-            batches.
+        alpha: rate of the adapting step; the paper's beta is the rate of local training.
+        order: ``fo`` leaves out the Hessian (two passes), ``hf`` approximates it (four).
+        delta: step delta of the difference of gradients.
+        hessian: rows D'' of the Hessian: ``own`` divides a batch into D, D' and D'', ``adapting`` into two halves, with
+            D'' = D.
+        steps: adapting steps of the model that a client uses, each on one batch.
     """
 
     alpha: Positive = 0.01

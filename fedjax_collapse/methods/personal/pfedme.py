@@ -36,16 +36,13 @@ class PFedMe(Method):
     """Own models that are proximal points of the clients' losses.
 
     Args:
-        strength: strength of the pull of a client's own model to its copy of the server's, the paper's lambda; 20 on
-            the paper's synthetic data.
-        inner_steps: steps of the own model in each batch, the paper's K.
-        inner_rate: the learning rate of these steps, which should be below 2 / ``strength``; 0.09 in the code for its
-            neural network, 0.1 for its convex model, 0.01 on synthetic data.
-        beta: the share of the way to the clients' mean that the server's model moves, 1 or 2 in the paper; above 1 it
-            moves beyond, and with 0 it keeps its params.
-        inner_decay: weight decay mu of the own model; 0.001 in the released code, undocumented.
-        reset: whether the own model starts every batch at the client's copy of the server's; otherwise it starts a
-            round at the received model.
+        strength: factor lambda of the pull to ``w_i``; 20 on the paper's synthetic data.
+        inner_steps: steps of theta on each batch, the paper's K.
+        inner_rate: rate of these steps, which should be below 2 / ``strength``; 0.09 in the released code for its
+            neural network.
+        beta: step of the server's model to the clients' mean; 1 or 2 in the paper.
+        inner_decay: weight decay mu of theta; 0.001 in the released code, undocumented.
+        reset: whether theta starts every batch at ``w_i``; otherwise it starts a round at the received model.
     """
 
     strength: Positive = 15.0

@@ -15,7 +15,7 @@ class Attack(Method):
     """A method that is carried out by malicious clients, in every round in which they take part.
 
     Args:
-        share: fraction of all clients that are malicious: the last ones by identity, their number rounded.
+        share: fraction of all clients that are malicious.
     """
 
     strengths = ("share",)

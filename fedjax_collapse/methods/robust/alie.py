@@ -25,9 +25,7 @@ class ALIE(OmniscientAttack):
     """The mean minus z deviations.
 
     Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-        z: the number of deviations; None is the largest that hides among the honest updates, computed from the numbers
-            of uploads that arrive.
+        z: number z of deviations; None is the largest that hides among the honest updates.
     """
 
     z: NonNegative | None = None

@@ -23,11 +23,9 @@ class Backdoor(Attack):
     """Training on patched images.
 
     Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-        target: the class that the patch is to cause.
-        poisoned: the share of each batch that is patched, the first examples of it, rounded up.
-        size: width of the patch in pixels, a square at the end of both axes, at the largest value of the batch in each
-            channel.
+        target: class that the patch is to cause.
+        poisoned: fraction of each batch, its first examples, that is patched, rounded up.
+        size: width of the patch in pixels, a square at the end of both axes with the batch's largest value per channel.
     """
 
     needs = ("classes",)

@@ -20,8 +20,7 @@ class Bulyan(Method):
     """A trimmed mean around the median of what Krum chooses.
 
     Args:
-        attackers: f, the number of malicious uploads that it withstands, for which a cohort needs at least 4f + 3
-            clients.
+        attackers: number f of malicious uploads that it withstands; a cohort needs 4f + 3 clients.
     """
 
     attackers: Natural = 1

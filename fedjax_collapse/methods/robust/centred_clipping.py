@@ -22,8 +22,8 @@ class CentredClipping(Method):
     """The last update plus the mean of clipped differences to it.
 
     Args:
-        max_norm: the largest norm r of a difference, in the units of the params; the default is our choice.
-        iterations: the number of steps in a round; 3 in epfml's code.
+        max_norm: largest norm r of a difference, in the units of the params; our choice.
+        iterations: steps in a round; 3 in epfml's code.
     """
 
     not_sent = ("shared/*",)

@@ -25,7 +25,7 @@ class FLTrust(Method):
     """The mean of rescaled uploads, weighted by trust.
 
     Args:
-        root: the identity of the client that the server trusts, whose update is g. Attacks are by the last clients.
+        root: identity of the trusted client, whose update is g; attackers are the last clients.
     """
 
     root: Natural = 0

@@ -20,9 +20,8 @@ class GaussianAttack(Attack):
     """Noise as the update.
 
     Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-        mean: mean of the noise in every entry, in the units of the params; 0.1 in blades.
-        deviation: the standard deviation of the noise, likewise; 0.1 in blades.
+        mean: mean of the noise, in the units of the params; 0.1 in blades.
+        deviation: standard deviation of the noise, likewise; 0.1 in blades.
     """
 
     mean: float = 0.1

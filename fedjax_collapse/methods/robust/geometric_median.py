@@ -20,8 +20,8 @@ class GeometricMedian(Method):
     """The point with the least sum of distances to the uploads.
 
     Args:
-        iterations: the number of steps after the mean.
-        smoothing: nu, the least distance that counts, in the units of the params.
+        iterations: steps after the mean.
+        smoothing: smallest divisor nu, in the units of the params.
     """
 
     iterations: Count = option(4)

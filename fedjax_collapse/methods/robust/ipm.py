@@ -19,8 +19,7 @@ class IPM(OmniscientAttack):
     """Minus the mean.
 
     Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-        scale: epsilon, factor of the mean; 0.1, 0.5 and 100 as published.
+        scale: factor epsilon; 0.1, 0.5 and 100 as published.
     """
 
     scale: Positive = 0.5

@@ -22,9 +22,9 @@ class Krum(Method):
     """The best updates by their distances to others.
 
     Args:
-        attackers: f, the number of malicious uploads that it withstands, for which a cohort needs at least 2f + 3
-            clients; if uploads are lost, a score has at least one term.
-        select: the number of best updates that are averaged, 1 for Krum; 0 is n - f - 2, multi-Krum.
+        attackers: number f of malicious uploads that it withstands; a cohort needs 2f + 3 clients. If uploads are lost,
+            a score has at least one term.
+        select: number of best updates that are averaged: 1 for Krum, 0 for n - f - 2, multi-Krum.
     """
 
     attackers: Natural = 1

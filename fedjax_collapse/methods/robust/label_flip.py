@@ -16,11 +16,7 @@ from fedjax_collapse.methods.robust._attacks import Attack
 
 @struct.dataclass
 class LabelFlip(Attack):
-    """Training on flipped labels.
-
-    Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-    """
+    """Training on flipped labels."""
 
     needs = ("classes",)
 

@@ -19,11 +19,7 @@ from fedjax_collapse.methods.robust._robust import squared_distances
 
 @struct.dataclass
 class MinMax(OmniscientAttack):
-    """The mean minus gamma deviations.
-
-    Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-    """
+    """The mean minus gamma deviations."""
 
     def forge(self, honest: Honest) -> PyTree:
         deviation = honest.deviation

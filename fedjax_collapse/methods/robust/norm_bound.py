@@ -20,7 +20,7 @@ class NormBound(Method):
     """The mean of clipped uploads.
 
     Args:
-        max_norm: the largest norm r, in the units of the params.
+        max_norm: largest norm r, in the units of the params.
     """
 
     max_norm: Positive = 1.0

@@ -20,8 +20,7 @@ class SignFlip(Attack):
     """The opposite update.
 
     Args:
-        share: fraction of all clients that are malicious, the last ones; their number is rounded.
-        scale: factor s of the update.
+        scale: factor s.
     """
 
     scale: Positive = 1.0

@@ -18,8 +18,8 @@ class TrimmedMean(Method):
     """The mean of what remains of every coordinate.
 
     Args:
-        trim: the number b of values that are dropped on each side, for which a cohort needs at least 2b + 1 clients; if
-            uploads are lost, fewer are dropped, so that at least one remains.
+        trim: number b; a cohort needs 2b + 1 clients. If uploads are lost, fewer values are dropped, so that one
+            remains.
     """
 
     trim: Natural = 1

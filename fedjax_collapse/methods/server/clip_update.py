@@ -22,7 +22,7 @@ class ClipUpdate(Method):
     """Clips the norm of the update over all params; after FedNova, the norm of its direction.
 
     Args:
-        max_norm: the largest norm r, in the units of the params.
+        max_norm: largest norm r, in the units of the params.
     """
 
     scales_upload = True

@@ -46,19 +46,15 @@ class DPFedAvg(Method):
     """Clipping of every client's upload, and Gaussian noise on the sum.
 
     Args:
-        clip: largest norm C of an upload, over all that a client sends, in the units of the params; with ``quantile``
-            in the first round.
-        noise_multiplier: z, the standard deviation of the noise on the sum, divided by the clip; in a config computed
+        clip: largest norm C of an upload, in the units of the params; with ``quantile``, in the first round.
+        noise_multiplier: z, the standard deviation of the noise on the sum divided by the clip; in a config computed
             from ``privacy.epsilon``, if given.
-        noise_cohort_size: the expected number M of clients for which the noise is drawn, z C / M on the mean; None is
-            that of the run.
-        quantile: the quantile gamma of the clients' norms that the clip follows; None is a fixed clip.
-        clip_rate: the rate eta at which the clip follows it, on a logarithmic scale.
-        bit_noise: standard deviation s of the noise on the number of clients within the clip; None is a twentieth of
-            the number of clients that the noise is for.
-        bands: number of successive rounds over which the noise is correlated. A client may take part in one of them at
-            most: with ``bands=50`` set ``cohort.sampler=dict(name="poisson", groups=50)``. The server stores so many
-            models less one.
+        noise_cohort_size: number M of clients that the noise is for: ``z C / M`` on the mean; None is the run's m.
+        quantile: quantile gamma of the norms that the clip follows; None fixes the clip.
+        clip_rate: rate eta of the clip.
+        bit_noise: standard deviation s; None is a twentieth of the number of clients that the noise is for.
+        bands: number of rounds over which the noise is correlated. A client may take part in one of them: with
+            ``bands=50`` set ``cohort.sampler=dict(name="poisson", groups=50)``. The server stores ``bands - 1`` models.
     """
 
     clip: Positive = 1.0

@@ -41,11 +41,10 @@ class FedExP(Method):
     """Extrapolation of the server's update.
 
     Args:
-        eps: epsilon, added to the squared norm of the mean update; larger values extrapolate less; 1e-3 as published
-            for CIFAR, 0.1 for EMNIST.
+        eps: epsilon; 1e-3 as published for CIFAR, 0.1 for EMNIST.
         eps_decay: factor of ``eps`` from round to round.
         variant: whether ``eps`` is multiplied by the number of clients (``official``) or not (``paper``).
-        evaluate: the evaluated model: the mean of the last two models (``average``), as published, or the ``last`` one.
+        evaluate: evaluated model: the mean of the last two models (``average``, as published), or the ``last`` one.
     """
 
     not_sent = ("shared/*", "report/1")

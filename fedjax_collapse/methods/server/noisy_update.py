@@ -16,7 +16,7 @@ class NoisyUpdate(Method):
     """Adds Gaussian noise to each client's update.
 
     Args:
-        deviation: standard deviation sigma of the noise, in the units of the params.
+        deviation: standard deviation sigma, in the units of the params.
     """
 
     strengths = ("deviation",)

@@ -23,7 +23,7 @@ class TopK(Method):
 
     Args:
         share: fraction of the entries that is sent, at least one of each array.
-        error_feedback: whether the entries that are not sent are added to the client's next update, or dropped.
+        error_feedback: whether unsent entries are added to the client's next update, or dropped.
     """
 
     share: Share = option(0.1)
