@@ -31,14 +31,14 @@ def balanced_cross_entropy(
     tau: Scalar = 1.0,
     vacant: str = "exclude",
 ) -> Float[Array, ""]:
-    """Cross-entropy of ``logits + tau log n_c``, mean over the true rows, in nats; n_c are the ``counts``.
+    """Returns the cross-entropy of ``logits + tau log n_c``, mean over the true rows, in nats; n_c are the ``counts``.
 
     With equal counts it is plain cross-entropy. With a single class in the softmax, loss and gradient are 0.
 
     Args:
-        vacant: the treatment of a class with n_c = 0. ``exclude``: it is excluded from the softmax and has a gradient
-            of exactly 0, and rows of such a class do not count; ``floor_one``: as if it had one example (FedETF's
-            released code); ``eps``: ``log(n_c / sum n + 1e-9)`` replaces ``log n_c`` for all classes (FedVLS's).
+        vacant: treatment of a class with n_c = 0. ``exclude``: the softmax leaves it out, its gradient is exactly 0,
+            and its rows do not count; ``floor_one``: as if it had one example (FedETF's released code); ``eps``:
+            ``log(n_c / sum n + 1e-9)`` replaces ``log n_c`` for all classes (FedVLS's).
 
     Raises:
         UserError: if ``vacant`` is unknown.
@@ -61,14 +61,13 @@ def calibrated_cross_entropy(
     denominator: str = "all",
     vacant: str = "exclude",
 ) -> Float[Array, ""]:
-    """FedLC's cross-entropy of ``s_c = logits - tau n_c^(-1/4)``, mean over the true rows, in nats.
+    """Returns FedLC's cross-entropy of ``s_c = logits - tau n_c^(-1/4)``, mean over the true rows, in nats.
 
     Args:
         denominator: the softmax is over ``all`` classes (released codes), or over the ``others``, all but the row's
             label (the paper): ``log sum_{c != y} exp(s_c) - s_y``, which has no lower bound; 0 without other classes.
-        vacant: the treatment of a class with n_c = 0. ``exclude``: it is excluded from the softmax and has a gradient
-            of exactly 0, and rows of such a class do not count; ``floor``: n_c is at least 1e-8, so its margin is 100
-            tau.
+        vacant: treatment of a class with n_c = 0. ``exclude``: the softmax leaves it out, its gradient is exactly 0,
+            and its rows do not count; ``floor``: n_c is at least 1e-8, so its margin is 100 tau.
 
     Raises:
         UserError: if ``denominator`` or ``vacant`` is unknown.
@@ -96,7 +95,7 @@ def restricted_cross_entropy(
     alpha: Scalar = 0.5,
     scale: str = "binary",
 ) -> Float[Array, ""]:
-    """FedRS's cross-entropy of ``r_c logits``, mean over the true rows, in nats.
+    """Returns FedRS's cross-entropy of ``r_c logits``, mean over the true rows, in nats.
 
     ``alpha = 1`` is plain cross-entropy.
 
@@ -128,5 +127,5 @@ def _prepare_counts(counts, vacant, dtype):
 
 
 def _cross_entropy_over(included, logits, labels, mask):
-    """Cross-entropy of the softmax over the included classes, mean over the rows of these classes."""
+    """Returns the cross-entropy of the softmax over the included classes, mean over the rows of these classes."""
     return cross_entropy(jnp.where(included[None], logits, ABSENT), labels, mask & included[labels])

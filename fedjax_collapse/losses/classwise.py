@@ -23,7 +23,7 @@ def intra_class_correlation(
     min_count: int = 2,
     eps: Scalar = 1e-8,
 ) -> Float[Array, ""]:
-    """FedMR's penalty on the d x d correlations within each class that has at least ``min_count`` true rows.
+    """Returns FedMR's penalty on correlations [d, d] within each class that has at least ``min_count`` true rows.
 
     With n_c rows of class c, K_c their correlation matrix, ``Q_c = (n_c - 1) K_c`` and C the number of such classes:
 
@@ -64,7 +64,7 @@ def intra_class_correlation(
 
 
 def _classes(labels, mask, min_count, dtype):
-    """Returns the same-class mask [batch, batch], which rows count, the size of their class, and one row per class."""
+    """Returns masks of same-class pairs [batch, batch] and of counted rows, class sizes, and one row per class."""
     same = (labels[:, None] == labels[None]) & mask[:, None] & mask[None]
     counts = jnp.sum(same, axis=1)
     counted = counts >= min_count

@@ -1,4 +1,4 @@
-"""MOON's loss: agree with the server's model about a row, rather than with the client's previous model.
+"""MOON's loss: features agree with those of the server's model rather than of the client's previous model.
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
 """
@@ -18,7 +18,7 @@ def model_contrastive(
     mask: Bool[Array, " batch"],
     temperature: Scalar = 0.5,
 ) -> Float[Array, ""]:
-    """MOON's loss on the features of three models for the same rows, mean over the true rows.
+    """Returns MOON's loss on the features of three models for the same rows, mean over the true rows.
 
     ``-log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) )`` with s_g, s_p the cosines with the server's and the previous
     features, each norm clipped from below at 1e-8 (as in PyTorch), and t the ``temperature``. The server's and the

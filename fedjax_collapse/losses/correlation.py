@@ -17,7 +17,7 @@ VARIANTS = ("paper", "pseudocode", "official")
 def correlation_frobenius(
     features: Float[Array, "batch features"], mask: Bool[Array, " batch"], variant: str = "paper", eps: Scalar = 1e-8
 ) -> Float[Array, ""]:
-    """FedDecorr's penalty on the N true rows of a batch with d features; rows with mask False have no influence.
+    """Returns FedDecorr's penalty on the N true rows of a batch with d features; other rows have no influence.
 
     With K the d x d correlation matrix and ``Q = (N-1) K``:
 

@@ -16,7 +16,7 @@ from fedjax_collapse.losses.norms import centre, smaller_gram, squared_gram_norm
 
 
 def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
-    """DeCov: half the sum of the squared covariances of distinct features over the N true rows.
+    """Returns DeCov: half the sum of the squared covariances of distinct features over the N true rows.
 
     ``1/2 (||C||_F^2 - ||diag C||_2^2)`` with ``C`` the d x d covariance with divisor N. A sum, not a mean: it grows
     with d^2 and with the fourth power of the features' scale. 0 if N < 2. The gradient flows through the mean.
@@ -28,13 +28,13 @@ def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"])
 def structured_decov(
     features: Float[Array, "batch features"], mask: Bool[Array, " batch"], num_groups: int = 16, eta: Scalar = 0.0
 ) -> Float[Array, ""]:
-    """Structured DeCov: DeCov without the pairs of features that belong to the same group.
+    """Returns Structured DeCov: DeCov without the pairs of features of the same group.
 
     ``1/2 sum C_ij^2`` over pairs in different groups, minus ``eta/2 sum C_ij^2`` over pairs i != j in the same group;
     ``C`` as in ``decov``. Groups are contiguous, of ``d / num_groups`` features each, so ``num_groups = d`` is DeCov.
 
-    This is our interpretation: only the paper's abstract was accessible to us, which requires small covariances between
-    groups and does not restrict those within a group. FedDecorr's comparison states neither the groups nor the weight.
+    This is our reading of the paper's abstract, the only part accessible to us: small covariances between groups, no
+    restriction within a group. FedDecorr's comparison states neither groups nor weight.
 
     Raises:
         UserError: if the features cannot be divided into ``num_groups`` equal groups.
@@ -51,7 +51,7 @@ def structured_decov(
 def vicreg_variance(
     features: Float[Array, "batch features"], mask: Bool[Array, " batch"], gamma: Scalar = 1.0, eps: Scalar = 1e-4
 ) -> Float[Array, ""]:
-    """VICReg's variance term: the shortfall of each feature's standard deviation from ``gamma``, mean over features.
+    """Returns VICReg's variance term: the shortfall of features' deviations from ``gamma``, mean over features.
 
     ``mean_j max(0, gamma - sqrt(var_j + eps))``, the variance with divisor N - 1 over the N true rows; 0 if N < 2.
     """
@@ -72,7 +72,7 @@ def vicreg_covariance(features: Float[Array, "batch features"], mask: Bool[Array
 
 
 def _between_groups(rows, num_groups):
-    """Sum of ``(X^T X)_ij^2`` over features i, j in different contiguous groups."""
+    """Returns the sum of ``(X^T X)_ij^2`` over features i, j in different contiguous groups."""
     batch, dim = rows.shape
     if batch < dim:  # avoids the d x d matrix; rounding must not make the difference negative
         groups = rows.reshape(batch, num_groups, dim // num_groups)

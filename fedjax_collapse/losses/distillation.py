@@ -1,4 +1,4 @@
-"""Distillation from a teacher on the classes that a row, or a client, provides no information about.
+"""Distillation from a teacher on classes other than a row's label, or on classes that a client lacks.
 
 * FedNTD: Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS
   2022).
@@ -28,7 +28,7 @@ def not_true_distillation(
     mask: Bool[Array, " batch"],
     temperature: Scalar = 1.0,
 ) -> Float[Array, ""]:
-    """FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over all classes but the row's label.
+    """Returns FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over all classes but the row's label.
 
     Logits are divided by the ``temperature`` t. Mean over the true rows, in nats. The gradient on the label's logit is
     exactly 0.
@@ -44,10 +44,10 @@ def vacant_distillation(
     mask: Bool[Array, " batch"],
     counts: Num[Array, " classes"],
 ) -> Float[Array, ""]:
-    """FedVLS's term: ``KL(teacher || student)`` of the softmax over the classes that the client lacks.
+    """Returns FedVLS's term: ``KL(teacher || student)`` of the softmax over the classes that the client lacks.
 
-    Mean over the true rows, in nats; ``counts`` are the client's. In the paper's eq. 3 the ratio is inverted, in its
-    released code it is as here. 0 if the client lacks fewer than two classes.
+    Mean over the true rows, in nats; ``counts`` are the client's. In the paper's eq. 3 the ratio is inverted, in the
+    released code not. 0 if the client lacks fewer than two classes.
     """
     chosen = (counts == 0)[None] & mask[:, None]
     return masked_mean(_divergences(teacher_logits, logits, chosen), mask)
@@ -60,7 +60,7 @@ def logit_suppression(
     counts: Num[Array, " classes"],
     variant: str = "official",
 ) -> Float[Array, ""]:
-    """FedVLS's logit suppression: lower the logit of each class on rows of other classes.
+    """Returns FedVLS's logit suppression: lower the logit of each class on rows of other classes.
 
     With ``p_c = n_c / sum n`` of the client's ``counts`` and means over the N true rows:
 

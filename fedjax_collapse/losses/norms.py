@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 def centre(
     features: Float[Array, "batch features"], mask: Bool[Array, " batch"]
 ) -> tuple[Float[Array, "batch features"], Float[Array, ""]]:
-    """Subtracts the mean of the true rows; also returns their number N. Rows with mask False become zero."""
+    """Returns rows minus the mean of the true rows, and their number N; rows with mask False become zero."""
     keep = mask[:, None]
     features = jnp.where(keep, features, 0)
     count = jnp.sum(mask).astype(features.dtype)
@@ -65,5 +65,5 @@ def inverse_root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def negligible(x: Float[Array, "*shape"]) -> float:
-    """The largest number to treat as 0 in x's dtype, 1e-19 in float32; dividing by a smaller one would overflow."""
+    """Returns the largest number treated as 0 in x's dtype, 1e-19 in float32: dividing by a smaller one overflows."""
     return float(jnp.finfo(x.dtype).tiny) ** 0.5

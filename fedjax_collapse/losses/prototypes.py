@@ -40,7 +40,7 @@ def prototype_margin(
     negatives: Bool[Array, " classes"],
     selected: Bool[Array, " batch"] | None = None,
 ) -> Float[Array, ""]:
-    """FedMR's inter-class loss: how much farther rows are from the prototype of their class than from others.
+    """Returns FedMR's inter-class loss: how much farther rows are from their class's prototype than from others.
 
     Mean over the pairs of classes (i, j), j != i, of
 
@@ -72,10 +72,10 @@ def prototype_distance(
     valid: Bool[Array, " classes"],
     selected: Bool[Array, " batch"] | None = None,
 ) -> Float[Array, ""]:
-    """FedMR's inter-class loss without the margin: the mean distance of rows to the prototype of their class.
+    """Returns FedMR's inter-class loss without the margin: the mean distance of rows to their class's prototype.
 
     Mean, over the classes i with rows in the batch and a valid prototype, of the mean of ``||z - g_i||`` over these
-    rows (the variant in the discussion of theorem 1); 0 without such a class. Arguments are as in ``prototype_margin``.
+    rows (the paper's discussion of theorem 1); 0 without such a class. Arguments are as in ``prototype_margin``.
     """
     distances, members, weights = _distances(features, labels, mask, prototypes, valid, selected)
     own = jnp.sum(jnp.where(members, distances, 0), axis=1)
@@ -88,7 +88,7 @@ def prototype_cross_entropy(
     mask: Bool[Array, " batch"],
     prototypes: Float[Array, "classes features"],
 ) -> Float[Array, ""]:
-    """FedProc's prototype loss: cross-entropy of the cosines between rows and prototypes, mean over the true rows.
+    """Returns FedProc's loss: cross-entropy of the cosines between rows and prototypes, mean over the true rows.
 
     ``mean_n [ log sum_c exp(z_n . g_c) - z_n . g_label ]``, z and g of unit length, temperature 1.
 
@@ -101,7 +101,7 @@ def prototype_cross_entropy(
 
 
 def _members(labels, mask, num_classes):
-    """Returns which true row belongs to which class, [batch, classes]."""
+    """Returns a mask [batch, classes] of the class of each true row."""
     return (labels[:, None] == jnp.arange(num_classes)[None]) & mask[:, None]
 
 

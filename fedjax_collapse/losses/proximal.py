@@ -12,7 +12,7 @@ from fedjax_collapse.losses.norms import root
 
 
 def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Float[Array, ""]:
-    """Half the squared Euclidean distance between two trees of parameters: ``1/2 sum (w - w0)^2`` over all entries.
+    """Returns half the squared Euclidean distance between two trees of params: ``1/2 sum (w - w0)^2`` over all entries.
 
     ``reference`` is a constant; the gradient is ``w - w0``. ``squared=False`` returns half the distance, not squared,
     as in the FedBN repository; its gradient is 0 at distance 0.

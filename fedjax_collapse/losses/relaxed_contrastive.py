@@ -20,7 +20,7 @@ def hardest_contrast(
     mask: Bool[Array, " batch"],
     temperature: Scalar = 0.05,
 ) -> Float[Array, ""]:
-    """The supervised contrastive loss on the hardest pairs, mean over the true rows.
+    """Returns the supervised contrastive loss on the hardest pairs, mean over the true rows.
 
     ``-log( exp(p/t) / (exp(p/t) + exp(n_1/t) + exp(n_2/t)) )`` for each row, with p the smallest cosine with a row of
     its class, including itself, n_1 and n_2 the two largest cosines with rows of other classes (only n_1 if there is no
@@ -45,7 +45,7 @@ def excess_similarity(
     temperature: Scalar = 0.05,
     threshold: Scalar = 0.7,
 ) -> Float[Array, ""]:
-    """A penalty on classes whose rows are too similar, mean over the true rows.
+    """Returns a penalty on classes whose rows are too similar, mean over the true rows.
 
     ``log(1 + exp((s - 1)/t))`` for each row, with s the smallest cosine with another row of its class and t the
     ``temperature``. If that cosine is below the ``threshold``, or there is no such row, s is the constant -1.

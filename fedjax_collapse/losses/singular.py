@@ -12,14 +12,14 @@ from fedjax_collapse.losses.norms import centre, smaller_gram
 
 
 def singular_value_variance(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
-    """Variance of the d singular values of the covariance of the N true rows (divisor N); 0 if N < 2.
+    """Returns the variance of the d singular values of the covariance of the N true rows (divisor N); 0 if N < 2.
 
     ``(1/d) sum_i (lambda_i - mean lambda)^2`` over all d values, including those that are zero because N <= d.
 
-    No decomposition, with its unstable gradients, is needed: the covariance ``S`` is symmetric and positive
-    semidefinite, so its singular values are its eigenvalues, their mean is ``m = tr S / d``, and the sum is exactly
-    ``||S - m I||_F^2``. With fewer rows than features the same holds for the batch x batch Gram matrix, which has the
-    non-zero eigenvalues of ``S``; each of the other ``d - batch`` adds ``m^2``.
+    No decomposition is needed: the covariance ``S`` is symmetric and positive semidefinite, so its singular values are
+    its eigenvalues, their mean is ``m = tr S / d``, and the sum is exactly ``||S - m I||_F^2``. With fewer rows than
+    features the same holds for the batch x batch Gram matrix, which has the non-zero eigenvalues of ``S``; each of the
+    other ``d - batch`` adds ``m^2``.
     """
     centred, count = centre(features, mask)
     rows = centred / jnp.sqrt(jnp.maximum(count, 1))  # rows^T rows is the covariance

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
 
 def masked_mean(values: Float[Array, " batch"], mask: Num[Array, " batch"] | Bool[Array, " batch"]) -> Float[Array, ""]:
-    """Returns the mean over the true rows, or with these weights, whose sum counts as at least 1; 0 without any."""
+    """Returns the mean of ``values`` weighted by ``mask``, whose sum counts as at least 1; 0 without true rows."""
     weighted = jnp.where(mask, values, 0)
     total = jnp.sum(weighted if mask.dtype == bool else mask * weighted)
     return total / jnp.maximum(jnp.sum(mask), 1)
@@ -27,7 +27,7 @@ def cross_entropy(
 def cross_entropy_of_many(
     logits: Float[Array, "batch classes"], labels: Int[Array, " batch"], mask: Bool[Array, " batch"]
 ) -> Float[Array, ""]:
-    """Returns ``cross_entropy``, up to rounding, in a form that takes a third of its time with thousands of classes."""
+    """Returns ``cross_entropy``, up to rounding, in a form that is faster with thousands of classes."""
     return masked_mean(_surprisal(logits, labels, mask), mask)
 
 
@@ -61,7 +61,7 @@ _surprisal.defvjp(_surprisal_and_exponentials, _surprisal_gradient)
 
 
 def _largest(logits, slices=8):
-    """Returns the maximum of each row; most of it elementwise, as CPUs reduce an axis one number at a time."""
+    """Returns the maximum of each row, mostly elementwise, as CPUs reduce an axis one number at a time."""
     width = logits.shape[1] // slices
     if not width:
         return jnp.max(logits, axis=1)

@@ -21,7 +21,7 @@ MEDIANS = ("lower", "average")
 def classifier_variance(
     logits: Float[Array, "batch classes"], mask: Bool[Array, " batch"], ddof: int = 1, hinge: str = "plain"
 ) -> Float[Array, ""]:
-    """FedUV's variance term: the shortfall of the class probabilities' standard deviations from those of one-hot rows.
+    """Returns FedUV's variance term: the shortfall of class probabilities' deviations from those of one-hot rows.
 
     With ``s_j`` the standard deviation of ``softmax(logits)[:, j]`` over the N true rows and ``c`` the same of the
     D x D identity (``1/sqrt(D)`` for ``ddof=1``, ``sqrt(D-1)/D`` for ``ddof=0``), the mean over the D classes of
@@ -58,7 +58,7 @@ def hyperspherical_uniformity(
     median: str = "lower",
     attached: bool = True,
 ) -> Float[Array, ""]:
-    """FedUV's uniformity term: mean Gaussian similarity of the pairs i < j of true rows, between 0 and 1.
+    """Returns FedUV's uniformity term: mean Gaussian similarity of the pairs i < j of true rows, between 0 and 1.
 
     ``mean_{i<j} exp(-||z_i - z_j||^2 / (kernel_scale * sigma))``, with sigma the median of the non-zero squared
     distances. Despite the name, rows are not normalised: sigma makes the value independent of the features' scale and
@@ -88,7 +88,7 @@ def hyperspherical_uniformity(
 
 
 def _median_of_nonzero(squares, pairs, median):
-    """Median of the non-zero ``squares`` over ``pairs``, all above the diagonal; 1 if there are none."""
+    """Returns the median of the non-zero ``squares`` over ``pairs``, all above the diagonal; 1 if there are none."""
     batch = squares.shape[0]
     if batch < 2:
         return jnp.ones((), squares.dtype)

@@ -26,7 +26,7 @@ def head_of(variables: Variables, model: Model) -> tuple[jax.Array, jax.Array]:
 
 
 def with_head(variables: Variables, model: Model, kernel: jax.Array, bias: jax.Array) -> Variables:
-    """Returns the variables with another kernel and bias, in the dtype of its own."""
+    """Returns the variables with a new kernel and bias, in the dtypes of the old ones."""
     paths, leaves = _paths(model), masks.by_path(variables.params)
     new = {path: leaf.astype(leaves[path].dtype) for path, leaf in zip(paths, (kernel, bias), strict=True)}
     return variables._replace(params=masks.replace(variables.params, new))

@@ -17,14 +17,14 @@ MODES = ("eval", "train")  # of the network while prototypes are computed
 
 
 class Prototypes(NamedTuple):
-    """The prototypes of the server; zero and not valid until their class is reported for the first time."""
+    """The server's prototypes; zero and not valid until their class is first reported."""
 
     means: jax.Array  # [classes, features]
     valid: jax.Array  # [classes], bool
 
 
 class WithPrototypes(Method):
-    """A method whose state at the server is prototypes, to which features are pulled with its ``strength``."""
+    """A method whose state at the server is prototypes, to which ``strength`` pulls features."""
 
     strength: Scalar
 
@@ -62,7 +62,7 @@ def mean_square_to_prototypes(view: LocalView, prototypes: Prototypes) -> jax.Ar
 def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> tuple[jax.Array, jax.Array]:
     """Returns one client's report: sums [classes, features] and counts [classes] over all of its examples.
 
-    Features are of the client's trained model, in the given ``mode``.
+    Features are those of the client's trained model in the given ``mode``.
     """
 
     def summarize(outputs, batch):

@@ -7,19 +7,19 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     batch                       the batches that a client trains on instead of its own
     receive                     the model from which local training starts
-    init_carry, carry           what is carried from step to step of local training
+    init_carry, carry           a value that is passed from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
     frozen                      other models whose outputs the loss reads
     gradient, correct, decay    how the gradient is computed, and what the local optimizer receives
-    upload, finish              what is sent instead of the update; a client's new memory and report
-    corrupt_uploads             what arrives instead of the cohort's uploads, seen all together
-    combine_uploads             what replaces their weighted mean
+    upload, finish              the upload instead of the update; a client's new memory and report
+    corrupt_uploads             the uploads that arrive instead of the cohort's
+    combine_uploads             the result that replaces their weighted mean
     combine                     the server's new state
-    perturb, noise              noise on the mean upload, and what is accounted for of it
+    perturb, noise              noise on the mean upload, and its privacy accounting
     aggregate                   the server's update
-    measure, apply              what clients report on the server's model, and the model that follows from it
+    measure, apply              reports of clients on the server's model, and the model computed from them
     after_round                 the server's state once its model is updated
-    dispatch                    what the server makes for each client of the states of all
+    dispatch                    each client's state, computed at the server from the states of all clients
     evaluated                   the model that is evaluated
     personal, predict           the model that a client uses, and its predictions
 
@@ -54,16 +54,16 @@ class Term(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What is accounted for of the noise that a method adds to the sum of the cohort's uploads."""
+    """Noise that a method adds to the sum of the cohort's uploads, for privacy accounting."""
 
     multiplier: float  # standard deviation, divided by the largest norm of an upload
-    cohort: float  # expected number of clients in a round that it is for
-    bands: int = 1  # rounds over which it is correlated, in no two of which a client may take part
+    cohort: float  # expected number of clients in a round
+    bands: int = 1  # rounds over which it is correlated; a client may take part in one of them
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundView:
-    """What a method can read about one client in one round."""
+    """Data about one client in one round."""
 
     server: Variables  # the received model, with the client's private parts
     shared: PyTree  # this method's state at the server
@@ -78,19 +78,18 @@ class RoundView:
 
 @dataclasses.dataclass(frozen=True)
 class ClientView(RoundView):
-    """What a method can read and do at a client before or after its local training.
+    """Data and functions at a client before or after its local training.
 
     ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)`` over the client's data, each row once.
 
     ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
-    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all. Those held
-    out follow the others: ``over_batches(body, carry, client.size, client.held_out)``.
+    client's examples in their order, each once: of ``size`` examples from ``first`` on, by default of all. Examples
+    that are held out come last: ``over_batches(body, carry, client.size, client.held_out)``.
 
-    ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
-    client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
-    loss and the terms of all methods that change nothing but the loss, among them ``methods``, by name, which are
-    added for this training. ``changes`` replace fields of ``LocalTraining``. With ``carried=True`` the
-    method is among them, and what it carried after the last step is returned as well.
+    ``train(start, methods, **changes)`` returns the variables after local training from ``start``, of which nothing is
+    sent. It has the batches of the client's local training, and as loss the task's loss and the terms of all methods
+    that change nothing but the loss. ``methods``, by name, are added for this training. ``changes`` replace fields of
+    ``LocalTraining``. With ``carried=True`` the method itself is added, and its last carry is returned as well.
     """
 
     key: Key  # for this method in this round
@@ -107,14 +106,14 @@ class ClientView(RoundView):
 
 @dataclasses.dataclass(frozen=True)
 class PredictView(ClientView):
-    """What a method can read when its client predicts."""
+    """Data when a client predicts."""
 
     batch: Batch  # of own test rows
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalView(RoundView):
-    """What a loss can read in one step of one client."""
+    """Data of a loss in one step of one client."""
 
     params: PyTree  # the params being trained
     outputs: Outputs  # on this batch, in training mode
@@ -125,7 +124,7 @@ class LocalView(RoundView):
 
 @dataclasses.dataclass(frozen=True)
 class GradientView(RoundView):
-    """What a method can read when it computes the gradient of a step."""
+    """Data for the gradient of a step."""
 
     held: PyTree  # mask of the params that it must not perturb: private to the client, or not trained in this step
     fixed: PyTree  # mask of the params that are not trained in this step
@@ -135,7 +134,7 @@ class GradientView(RoundView):
 
 @dataclasses.dataclass(frozen=True)
 class FinishView(ClientView):
-    """What a method can read when a client has finished its local training.
+    """Data when a client has finished its local training.
 
     ``public`` is ``trained`` with the private parts replaced by the server's, and ``update`` is its params minus the
     server's. ``sent`` is the update after the ``upload`` hooks that have run so far (in ``finish``: all of them), 0 in
@@ -152,7 +151,7 @@ class FinishView(ClientView):
 
 @dataclasses.dataclass(frozen=True)
 class CohortView:
-    """What a method can read of the clients of a cohort when it sees all their uploads; their order has no meaning."""
+    """Data of the cohort's clients, when all their uploads are given; their order has no meaning."""
 
     shared: PyTree  # this method's state at the server
     id: jax.Array  # [cohort] identities
@@ -165,7 +164,7 @@ class CohortView:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseView:
-    """What a method can read at the server when it perturbs the mean upload."""
+    """Data at the server when noise is added to the mean upload."""
 
     shared: PyTree  # this method's state at the server, as ``combine`` returned it
     report: PyTree  # the sum of the cohort's reports
@@ -176,7 +175,7 @@ class NoiseView:
 
 @dataclasses.dataclass(frozen=True)
 class DispatchView:
-    """What a method can read at the server after a round: its states of all clients, by identity.
+    """Data at the server after a round: the states of all clients, by identity.
 
     ``private`` are the private parts, by path, and ``memory`` is this method's, each with a leading axis over clients.
     """
@@ -196,7 +195,7 @@ def exclusive(hook: Callable) -> Callable:
 
 
 class Setup(NamedTuple):
-    """What a method is used with."""
+    """Training, private part and model that a method is combined with."""
 
     training: LocalTraining  # with the phases and frozen parts that methods declare
     private: str  # everything that clients keep private
@@ -205,15 +204,15 @@ class Setup(NamedTuple):
 
 
 class Exclusion(NamedTuple):
-    """Other methods beside which a method is rejected: those that have all of some hooks or attributes."""
+    """Methods that a method excludes: those that have all of some hooks or attributes."""
 
-    hooks: tuple[str, ...]  # of the other method; () is any
+    hooks: tuple[str, ...]  # of the excluded method; () is any
     reason: str  # for a message; ``{own}`` and ``{other}`` are the names of the two methods
     when: str | None = None  # the ``when_measured`` of the other method; None is any
-    is_earlier: bool = False  # whether only a method that comes before it
+    is_earlier: bool = False  # whether only methods that come earlier are excluded
 
 
-# of a method whose ``aggregate`` assumes the mean of what the clients upload
+# of a method whose ``aggregate`` needs the mean of the uploads
 NEEDS_MEAN = tuple(
     Exclusion(
         (hook,),
@@ -224,7 +223,7 @@ NEEDS_MEAN = tuple(
 
 
 def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
-    """Returns ``value``, which the method's hook returned, after checking it against ``like``, which the hook received.
+    """Returns ``value``, the result of a method's hook, after a check against ``like``, the hook's argument.
 
     Raises:
         UserError: if structure, shapes or dtypes differ.
@@ -243,27 +242,27 @@ class Method:
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
     needs: tuple[str | type[linen.Module], ...] = ()  # of the model: ``classes``, ``adapters``, ``levels`` (which
     # ``penalty`` reads in ``view.outputs.levels``), or a head of ``nn/heads``
-    not_sent: tuple[str, ...] = ()  # patterns of paths that need no sending (``training/communication.py``)
-    reports_update: tuple[str, ...] = ()  # likewise of its report, where it is the update times a number
+    not_sent: tuple[str, ...] = ()  # patterns of paths that are not sent (``training/communication.py``)
+    reports_update: tuple[str, ...] = ()  # patterns of paths of its report that are the update times a number
     scales_upload: bool = False  # whether its ``upload`` multiplies the update by a number
-    density: float | None = None  # fraction of an array's entries that are sent after ``upload``; None: as before it
+    density: float | None = None  # fraction of an array's entries that are sent after ``upload``; None is unchanged
     phases: Annotated[tuple[Phase, ...], "has phases of its own"] = ()  # which replace ``LocalTraining.epochs``
     validation: Annotated[float, "holds out examples"] = 0.0  # fraction of a client's examples, the last ones, rounded
-    # down, that count nowhere else: its size, weight, class counts, steps and sums over its data are of the others
-    dispatch_reads: tuple[str, ...] = ("*",)  # patterns of paths that ``dispatch`` reads after clients changed them,
-    dispatch_makes: tuple[str, ...] = ("*",)  # that it makes for clients,
-    dispatch_keeps: tuple[str, ...] = ()  # and that only it uses: ``private/...`` and ``memory/...``
+    # down: size, weight, class counts, steps and sums over data are of the others
+    dispatch_reads: tuple[str, ...] = ("*",)  # patterns of paths that ``dispatch`` reads from clients,
+    dispatch_makes: tuple[str, ...] = ("*",)  # writes for clients,
+    dispatch_keeps: tuple[str, ...] = ()  # or reads and writes alone: ``private/...`` and ``memory/...``
     makes_adapters: Annotated[bool, "makes the server's adapters"] = False  # whether ``aggregate`` computes them
-    moved: str = "none"  # the part that is frozen for clients, but changed by the server
-    received: str = "none"  # the part that is frozen for clients, but that ``receive`` changes
-    private: Annotated[str, "keeps a part of the network"] = "none"  # that stays at clients, as does ``FedAvg.private``
+    moved: str = "none"  # the part that only the server changes
+    received: str = "none"  # the frozen part that ``receive`` changes
+    private: Annotated[str, "keeps a part of the network"] = "none"  # that stays at clients, like ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
-    remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
-    stores_common: bool = False  # whether it stores memory of params that are always the same for all clients
+    remembered: str | None = None  # the part that ``init_memory`` receives; None is the whole model
+    stores_common: bool = False  # whether memory of params that all clients always share is stored
     excludes: tuple[Exclusion, ...] = ()  # the methods with which it cannot be combined
     when_measured: str = "round"  # when clients ``measure`` the server's model: ``start``, ``round`` or ``evaluation``
-    unused: tuple[str, ...] = ()  # hooks that it overrides, but does not use with its options
-    strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
+    unused: tuple[str, ...] = ()  # hooks that are overridden, but not used with these options
+    strengths: tuple[str, ...] = ()  # fields that scale the method; if all are 0, it has no effect
 
     def check(self) -> None:
         """Raises UserError for invalid field values; called once before a run, outside compiled code."""
@@ -285,43 +284,43 @@ class Method:
         return hook not in self.unused and getattr(type(self), hook) is not getattr(Method, hook)
 
     def makes_own(self) -> bool:
-        """Whether clients use models of their own because of it, not only parts that are private."""
+        """Whether clients use personal models because of this method, apart from private parts."""
         return any(map(self.has, ("receive", "personal", "predict")))
 
     def is_loss(self) -> bool:
-        """Whether it changes the loss of local training and nothing else of its steps."""
+        """Whether the method changes the loss of local steps and nothing else of them."""
         changes_steps = any(map(self.has, ("gradient", "correct", "decay", "phases")))
         return (self.has("task") or self.has("penalty")) and not changes_steps
 
     def init_memory(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
         """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
 
-        A method whose memory depends on the number of clients, or on the private part, has the third argument as well.
+        A method whose memory depends on the number of clients, or on the private part, also takes ``setup``.
 
-        ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
-        Params that no client ever changes, as of the base of a network with adapters, are None when it is called for
-        what is stored of each client. In a round, memory has the leaves that follow from these params; the round must
-        not change them, which is checked. With ``stores_common``, or the third argument, all is stored.
+        ``variables`` is the initial model, or with ``remembered`` these params by path. Params that no client ever
+        changes, such as the base of a network with adapters, are None when the stored memory is initialised. In a
+        round, memory has the leaves that are computed from these params; a round must not change them, which is
+        checked. With ``stores_common``, or ``setup``, all memory is stored.
         """
         raise NotImplementedError
 
     def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
-        """Returns the initial state of the server, which is sent to every client; arguments as of ``init_memory``."""
+        """Returns the initial state of the server, which every client receives; arguments as in ``init_memory``."""
         raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
         """Returns models whose outputs on each batch, in evaluation mode, ``penalty`` reads from ``view.frozen``.
 
-        They are constant within a round, so each is run once over the client's examples, not once per epoch.
+        The models are constant in a round, so each runs once over the client's examples, not once per epoch.
         """
         raise NotImplementedError
 
     def batch(self, batch: Batch, view: RoundView) -> Batch:
         """Returns the batch of the client's training examples that replaces ``batch``, of the same shapes.
 
-        All that a client computes from its training examples is computed from these: local training, sums over its
-        data, and class counts, for which ``batch`` has all its examples and ``view.class_counts`` is None. Methods are
-        applied in order. Rows where ``batch.mask`` is False are padding.
+        Local training, sums over a client's data and class counts are computed from the new batches; for class counts
+        ``batch`` has all examples and ``view.class_counts`` is None. Methods are applied in order. Rows with
+        ``batch.mask`` False are padding.
         """
         raise NotImplementedError
 
@@ -329,22 +328,21 @@ class Method:
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.
 
-        ``view.server`` is what it starts from otherwise. Before an evaluation every client computes the first of both
-        likewise.
+        Otherwise training starts from ``view.server``. Before an evaluation every client computes this model, too.
         """
         raise NotImplementedError
 
     def init_carry(self, view: RoundView) -> PyTree:
-        """Returns what ``view.carry`` is in the first step of a client's round; after its last, ``finish`` reads it."""
+        """Returns ``view.carry`` of the first step of a client's round; ``finish`` reads that after the last step."""
         raise NotImplementedError
 
     def carry(self, view: LocalView) -> PyTree:
-        """Returns what ``view.carry`` is in the next step, from this step's outputs."""
+        """Returns ``view.carry`` of the next step, from this step's outputs."""
         raise NotImplementedError
 
     @exclusive
     def task(self, view: LocalView) -> jax.Array:
-        """Returns the loss of a batch, which replaces the model's task loss."""
+        """Returns the loss of a batch that replaces the task's loss."""
         raise NotImplementedError
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
@@ -355,9 +353,9 @@ class Method:
     def gradient(self, gradient_of: Callable[..., PyTree], params: PyTree, view: GradientView) -> PyTree:
         """Returns the gradient of a step, from one or more calls of ``gradient_of(params)`` on the same batch and key.
 
-        ``gradient_of(params, mask)`` is of those rows of the batch for which ``mask`` [batch] is True. BatchNorm's
-        running statistics and the metrics are taken from the first call. The gradient is 0 for parts that are not
-        trained. A method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry.
+        ``gradient_of(params, mask)`` is the gradient on the rows of the batch with ``mask`` [batch] True. BatchNorm's
+        running statistics and the metrics come from the first call. The gradient is 0 in parts that are not trained. A
+        method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry.
         """
         raise NotImplementedError
 
@@ -378,18 +376,18 @@ class Method:
 
     @exclusive
     def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
-        """Returns the uploads that the server receives in place of ``stacked``, the params of all, [cohort, ...].
+        """Returns the uploads that the server receives in place of ``stacked``, params [cohort, ...].
 
-        They are 0 where ``view.counted`` is False, and what is returned there is ignored. The engine holds the uploads
-        of a whole cohort only for this hook and the next.
+        ``stacked`` is 0 where ``view.counted`` is False, and the result there is ignored. The engine holds the uploads
+        of a whole cohort only for this hook and ``combine_uploads``.
         """
         raise NotImplementedError
 
     @exclusive
     def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
-        """Returns what replaces the weighted mean of the uploads, from the params of all, [cohort, ...].
+        """Returns the result that replaces the weighted mean of the uploads ``stacked``, params [cohort, ...].
 
-        They are 0 where ``view.counted`` is False. BatchNorm's running statistics and reports are still averaged and
+        ``stacked`` is 0 where ``view.counted`` is False. BatchNorm's running statistics are still averaged, reports
         summed.
         """
         raise NotImplementedError
@@ -409,16 +407,16 @@ class Method:
     def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:
         """Returns the mean upload with noise, and the server's new state, before any ``aggregate``.
 
-        ``update`` has the parts that clients send. What breaks the privacy that the noise is for is rejected
-        (``privacy/guarantee.py``). The method overrides ``noise`` as well.
+        ``update`` has the parts that clients send. Settings that break the noise's privacy are rejected
+        (``privacy/guarantee.py``). The method must override ``noise`` as well.
         """
         raise NotImplementedError
 
     def noise(self, expected: float) -> Noise:
-        """Returns what is accounted for of ``perturb``, for an expected number of clients in a round.
+        """Returns the noise of ``perturb`` for privacy accounting, for an expected number of clients in a round.
 
-        Called outside compiled code. Raises UserError if the noise cannot be accounted for. A class that inherits it is
-        rejected, since it may change what the noise is for.
+        Called outside compiled code. Raises UserError if no accounting is known. A class that inherits ``noise`` is
+        rejected, since it may change the mechanism.
         """
         raise NotImplementedError
 
@@ -429,14 +427,14 @@ class Method:
     def measure(self, view: FinishView) -> PyTree:
         """Returns a client's report on the server's model, ``view.trained``, which is summed over the clients.
 
-        ``when_measured`` says which clients and when: the cohort, on the new model of each ``round``; all clients, on
-        the initial model before the first round (``start``), or on the last model before each ``evaluation``. The sum
-        is passed to ``apply``, but not before an evaluation, and then to ``after_round``, which is called only then.
+        ``when_measured`` is ``round``: the cohort, on each round's new model; ``start``: all clients, on the initial
+        model; or ``evaluation``: all clients, on the last model before each evaluation. The sum is passed to ``apply``,
+        except before an evaluation, and then to ``after_round``, which is called only then.
         """
         raise NotImplementedError
 
     def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
-        """Returns the server's model, from the one that was measured and the sum of the clients' ``measure``.
+        """Returns the server's model, from the measured model and the sum of the clients' ``measure``.
 
         Private parts do not change, nor, except at the ``start``, do frozen parts.
         """
@@ -445,28 +443,28 @@ class Method:
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
         """Returns the server's state after its model was updated; ``measured`` is () without ``measure``.
 
-        ``before`` is the model that was sent; at the ``start`` and before an ``evaluation``, the one that was measured.
+        ``before`` is the model that was sent, or with ``start`` and ``evaluation`` the measured model.
         """
         raise NotImplementedError
 
     def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], PyTree]:
-        """Returns ``view.private`` and ``view.memory`` of all clients after a round, as the server makes them.
+        """Returns the new ``view.private`` and ``view.memory`` of all clients, which the server computes after a round.
 
-        The server knows what a client stores since the last of its uploads that arrived, and nothing later. The states
-        of all clients have to fit on a device.
+        The server knows a client's state as of the last upload that arrived. The states of all clients have to fit on a
+        device.
         """
         raise NotImplementedError
 
     @exclusive
     def personal(self, view: ClientView) -> Variables:
-        """Returns the model that the client uses, which own tests score; ``view.server`` is what it received."""
+        """Returns the model that the client uses and own tests score; ``view.server`` is the received model."""
         raise NotImplementedError
 
     @exclusive
     def predict(self, outputs: Outputs, view: PredictView) -> jax.Array:
-        """Returns the logits [batch, classes] with which the client predicts, from outputs of its model in own tests.
+        """Returns the logits [batch, classes] with which the client predicts, from its model's outputs in own tests.
 
-        ``view.server`` is the model that it received; for tests of the model at the end of its last round, that model.
+        ``view.server`` is the received model; in tests of the model after the client's last round, that model.
         """
         raise NotImplementedError
 
@@ -476,7 +474,7 @@ class Method:
 
 
 def exclusives() -> dict[str, str]:
-    """Returns what a method does by each hook, or attribute, that at most one method of an algorithm may have.
+    """Returns, for each hook or attribute that at most one method of an algorithm may have, its effect in words.
 
     Such hooks are marked by ``exclusive``, attributes by an annotation with this text.
     """
@@ -485,7 +483,7 @@ def exclusives() -> dict[str, str]:
     return hooks | {name: text for name, (text,) in filter(all, texts.items())}
 
 
-_EARLIER = {  # hooks and attributes of earlier versions -> what takes their place
+_EARLIER = {  # hooks and attributes of earlier versions -> their replacements
     "first_report": "measure, with when_measured = 'start'",
     "first_model": "apply, with when_measured = 'start'",
     "starts_with_report": "when_measured = 'start'",
@@ -502,18 +500,18 @@ _EARLIER = {  # hooks and attributes of earlier versions -> what takes their pla
 
 
 def takes_setup(hook: Callable) -> bool:
-    """Returns whether ``init_shared`` or ``init_memory`` of a method has its third argument."""
+    """Returns whether a method's ``init_shared`` or ``init_memory`` takes ``setup``."""
     return len(inspect.signature(hook).parameters) > 2
 
 
 def initial_state(hook: Callable, variables: Variables, setup: Setup) -> PyTree:
-    """Returns what ``init_shared`` or ``init_memory`` of a method returns."""
+    """Returns the result of a method's ``init_shared`` or ``init_memory``."""
     arguments = variables, setup.model.initial_shapes()._replace(levels=()), setup
     return hook(*arguments[: 3 if takes_setup(hook) else 2])
 
 
 def check_hooks(name: str, method: Method) -> None:
-    """Raises UserError for a hook of an earlier version, or with other arguments than it is called with."""
+    """Raises UserError for a hook of an earlier version, or one that does not take the arguments of its calls."""
     for earlier, instead in _EARLIER.items():
         if hasattr(method, earlier):
             raise UserError(f"method {name}: {earlier} is of an earlier version, expected {instead}")

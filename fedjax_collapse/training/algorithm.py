@@ -28,10 +28,10 @@ from fedjax_collapse.schema.options import Part, check_fields, option
 
 @jax.tree_util.register_pytree_with_keys_class
 class _ByName(OrderedDict):
-    """Methods in their order, a dict of which would be sorted inside compiled code.
+    """Methods in their order; compiled code would sort a dict.
 
-    Structures of trees with dataclasses of other classes, but equal static fields, are equal to JAX 0.10.2, which then
-    sometimes runs the program of the other class. So here the classes are part of the structure.
+    JAX 0.10.2 takes tree structures for equal if dataclasses of different classes have equal static fields, and then
+    sometimes runs the program of the other class. Here the classes are part of the structure.
     """
 
     def tree_flatten_with_keys(self):
@@ -183,12 +183,12 @@ class FedAvg:
 
     @property
     def is_personal(self) -> bool:
-        """Whether clients use models of their own."""
+        """Whether clients use personal models."""
         return self.private_part != "none" or self._makes_own
 
     @property
     def has_global(self) -> bool:
-        """Whether the server's model can be used besides the clients' own ones, which a method makes from it."""
+        """Whether the server's model can be used next to personal models, which a method computes from it."""
         return self.private_part != "all" and self._makes_own
 
     @property
@@ -210,7 +210,7 @@ class FedAvg:
 
     @property
     def stacking(self) -> list[str]:
-        """The methods because of which the uploads of a whole cohort are held at once, as they see all of them."""
+        """The methods that read the uploads of a whole cohort at once."""
         return [name for hook in ("corrupt_uploads", "combine_uploads") for name in self.having(hook)]
 
     @property
@@ -221,33 +221,33 @@ class FedAvg:
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
 
     def trained_sizes(self, sizes: jax.Array) -> jax.Array:
-        """Returns how many of its ``sizes`` [clients] examples each client trains on, without those held out."""
+        """Returns how many of its ``sizes`` [clients] examples each client trains on; others are held out."""
         for method in self.having("validation").values():
             return sizes - jnp.floor(method.validation * sizes + 1e-3).astype(sizes.dtype)
         return sizes
 
     def unchanged_by_server(self, model: Model) -> Variables:
-        """Returns the mask of what the server never changes: private and frozen parts."""
+        """Returns the mask of the variables that the server never changes: private and frozen parts."""
         return masks.union(model.mask(self.private_part), self.never_changed(model, at_server=True))
 
     def never_changed(self, model: Model, at_server: bool = False) -> Variables:
-        """Returns the mask of what neither clients nor, ``at_server``, the server ever change."""
+        """Returns the mask of the variables that no client, nor ``at_server`` the server, ever changes."""
         frozen = model.mask(self.local_training.frozen_part(at_server))
         for method in self.methods.values():
             frozen = masks.minus(frozen, model.mask(method.moved))
         return frozen
 
     def common_to_clients(self, model: Model, always: bool = False) -> Variables:
-        """Returns the mask of what the models of all clients have in common in a round, or, ``always``, in all rounds.
+        """Returns the mask of the variables that all clients share in a round, or, ``always``, in all rounds.
 
-        It is what they receive and do not train.
+        Clients receive these variables and do not train them.
         """
         frozen = self.never_changed(model) if always else model.mask(self.local_training.frozen_part())
         own = self.private_part, *(method.received for method in self.methods.values())
         return functools.reduce(masks.minus, map(model.mask, own), frozen)
 
     def not_uploaded(self, model: Model) -> Variables:
-        """Returns the mask of what no client sends: what the server never changes, and what only the server does."""
+        """Returns the mask of the variables that no client sends: the server never changes them, or it alone does."""
         moved = (model.mask(method.moved) for method in self.methods.values())
         return functools.reduce(masks.union, moved, self.unchanged_by_server(model))
 
@@ -258,7 +258,7 @@ def _joined(*parts):
 
 
 def _check_need(what, need, model):
-    """Raises UserError if the model lacks what a method needs; heads are named by their files."""
+    """Raises UserError if the model lacks a part that a method needs; messages name heads by their files."""
     network = f"network {type(model.module).__name__}"
     if need == "classes" and not model.task.is_classification:
         raise UserError(f"{what}: the model's task has no classes, expected one of classification")

@@ -1,9 +1,9 @@
-"""The methods' memory at a client, and what of it is stored: nothing of params that are always the same for all.
+"""The methods' memory at a client, of which nothing is stored for params that all clients always share.
 
-Such params (``FedAvg.common_to_clients``), as the base of a network with adapters, are in what many methods remember: a
-model, or a sum of updates. There they stay what ``init_memory`` makes of them, so that None is stored in their place;
-in its round a client has them from ``init_memory``. ``Method.stores_common`` are exceptions, and so is memory that the
-server reads or writes.
+Many methods remember a model or a sum of updates, with such params (``FedAvg.common_to_clients``), for example the base
+of a network with adapters. Their memory never differs from the result of ``init_memory``: None is stored in their
+place, and a client's round fills them in. Exceptions are ``Method.stores_common``, and memory that the server reads or
+writes.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 def initial(algorithm: FedAvg, variables: Variables, setup: Setup) -> dict[str, PyTree]:
-    """Returns the memory of each method before a client's first round, as it is stored."""
+    """Returns the stored memory of each method before a client's first round."""
     own = variables
     if not algorithm.having("apply", "start"):  # which may change frozen params
         own = masks.without(algorithm.common_to_clients(setup.model, always=True), variables)
@@ -33,7 +33,7 @@ def initial(algorithm: FedAvg, variables: Variables, setup: Setup) -> dict[str, 
 
 
 def whole(algorithm: FedAvg, model: Model, variables: Variables, memory: Mapping[str, PyTree]) -> dict[str, PyTree]:
-    """Returns the memory that a client has in its round, from what is stored and the server's variables."""
+    """Returns a client's memory in its round, from the stored memory and the server's variables."""
     filled, setup = dict(memory), Setup(algorithm.local_training, algorithm.private_part, model)
     for name, method in algorithm.methods.items():
         if name in memory and None in jax.tree.leaves(memory[name], is_leaf=_is_none):
@@ -42,7 +42,7 @@ def whole(algorithm: FedAvg, model: Model, variables: Variables, memory: Mapping
 
 
 def stored(memory: Mapping[str, PyTree], like: Mapping[str, PyTree]) -> dict[str, PyTree]:
-    """Returns what is stored of a client's memory after its round; ``like`` is what was stored before it."""
+    """Returns the part of a client's memory that is stored after its round; ``like`` was stored before it."""
     return {
         name: jax.tree.map(lambda old, new: None if old is None else new, like[name], new, is_leaf=_is_none)
         for name, new in memory.items()

@@ -1,16 +1,16 @@
 """The count of numbers that a client and the server exchange in a round, computed from shapes and masks.
 
-    down    what the server changes of its model, and the methods' state at the server
-    up      what the client sends of its model (or update), and the methods' reports
+    down    the variables that the server changes, and the methods' state at the server
+    up      the variables (or update) that the client sends, and the methods' reports
 
-Methods declare what of this needs no sending (``Method.not_sent``): state that clients do not read or that never
-changes, and reports that the server can compute. Paths are those of the model that is sent (``down/params/...``), of
-that which is sent again to be measured (``measuring/...``), of the upload (``up/...``), of the method's state
-(``shared/...``), and of its reports (``report/...``, ``measured/...``; ``fixed/...`` for params not uploaded).
+Methods declare what is not sent (``Method.not_sent``): state that clients do not read or that never changes, and
+reports that the server can compute. Paths begin with ``down/params`` (the model), ``measuring`` (the model that is sent
+again to be measured), ``up`` (the upload), ``shared`` (the method's state), ``report``, ``measured`` (its reports) or
+``fixed`` (reports for params that are not uploaded).
 
 A report that is the update times a number, as FedDyn's ``h`` (``Method.reports_update``), is not counted either, unless
-uploads are not the update. A private part is read from the client's own copy. Products of adapters, which are reported
-as sums of matrices, are sent as their factors. Of ``dispatch``, clients send ``Method.dispatch_reads`` and receive
+uploads are not the update. Private parts are read from the client's copy. Products of adapters, which are reported as
+sums of matrices, count as their factors. For ``dispatch``, clients send ``Method.dispatch_reads`` and receive
 ``Method.dispatch_makes``.
 
 Reports on the initial model are sent once, before the first round; those of all clients on the final model (``CCVR``
@@ -18,8 +18,8 @@ with ``clients="all"``) once, after the last. If a method's cohort measures the 
 the model is sent twice. Zeros that stay zeros, such as the private part of SCAFFOLD's variate, are counted. The network
 is replaced by an outline with the same shapes, so deep networks take no longer.
 
-Every entry of an array counts as one number of any type. A PyTorch state dict, which published tables count, has one
-more number for each layer with running statistics: its counter of batches.
+Every entry of an array counts as one number of any type. PyTorch's state dict, which published tables count, has one
+more number for each layer with running statistics, a counter of batches.
 """
 
 import math
@@ -59,7 +59,7 @@ class Communication(NamedTuple):
 
 
 def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communication:
-    """Returns what a client exchanges in a round of this algorithm.
+    """Returns how many numbers a client exchanges in a round.
 
     Args:
         algorithm: the algorithm.
@@ -111,7 +111,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
 
 
 def _divided(report: PyTree, fixed: Iterable[str]) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """Returns the leaves of a report by path: ``fixed`` ones that belong to these params, and the others."""
+    """Returns the leaves of a report by path: those of the ``fixed`` params, and the others."""
     divided = {"report": {}, "fixed": {}}
     for path, leaf in masks.by_path(report).items():
         is_fixed = any(f"/{path}".endswith(f"/{param}") for param in fixed)
@@ -120,7 +120,7 @@ def _divided(report: PyTree, fixed: Iterable[str]) -> dict[str, dict[str, jax.Sh
 
 
 def _sizes(tree: PyTree, left_out: Iterable[str] = ()) -> dict[str, int]:
-    """Returns the sizes of the leaves by path, except of those whose path matches a pattern."""
+    """Returns the sizes of the leaves by path, without paths that match a pattern."""
     sizes = {path: leaf.size for path, leaf in masks.by_path(tree).items()}
     return {path: sizes[path] for path in sizes.keys() - _matching(sizes, left_out).keys()}
 
@@ -130,7 +130,7 @@ def _matching(sizes: Mapping[str, int], patterns: Iterable[str]) -> dict[str, in
 
 
 def _by_group(sizes: Mapping[str, int], method: str = "") -> Counter:
-    """Returns the sum of sizes for params, running statistics, and otherwise the method."""
+    """Returns the sums of sizes of params, of running statistics, and of the method's arrays."""
     total = Counter()
     for path, size in sizes.items():
         group = path.split("/")[1]

@@ -1,4 +1,4 @@
-"""A check that what is not stored of a method's memory does not change (``client_memory``)."""
+"""A check that the part of a method's memory that is not stored does not change (``client_memory``)."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ _WEIGHT = 0.01  # of every param
 
 
 def check_memory(algorithm: FedAvg, model: Model, examples: Examples) -> None:
-    """Raises UserError if a method changes what is not stored of its memory.
+    """Raises UserError if a method changes the part of its memory that is not stored.
 
     Methods of this library are known to be correct. With any other, a client's round is computed on a batch and an
     outline of the network.
@@ -32,7 +32,7 @@ def check_memory(algorithm: FedAvg, model: Model, examples: Examples) -> None:
 
 
 def changed_memory(algorithm: FedAvg, model: Model, examples: Examples) -> list[str]:
-    """Returns the paths, after the methods' names, of memory that a client's round changes though it is not stored."""
+    """Returns the paths, after the methods' names, of memory that a round changes but that is not stored."""
     model = outline_of(model)
     shapes = model.real.variable_shapes()
     variables = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _WEIGHT, leaf.dtype), shapes)

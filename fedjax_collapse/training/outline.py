@@ -1,4 +1,4 @@
-"""A client's round on an outline of the network, which tells what depends on what without the network's cost."""
+"""A client's round on an outline of the network, which shows dependencies without the network's cost."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a round costs with millions of clients on hundreds of chips: computed, not measured.
+"""The cost of a round with millions of clients on hundreds of chips: computed, not measured.
 
     client-step    the larger of (20 P + 16 B T V) / bandwidth and 6 M B T / operations per second
     round          ceil(cohort / chips) * steps * client-step / efficiency + 8 P / exchange + launch

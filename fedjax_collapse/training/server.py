@@ -26,7 +26,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int) -> tuple[Server, ClientState]:
-    """Returns the server's state, and the state of ONE of so many clients, before the first round."""
+    """Returns the server's state and ONE client's state, of ``num_clients``, before the first round."""
     setup = Setup(algorithm.local_training, algorithm.private_part, model, num_clients)
     shared = dict.fromkeys(algorithm.methods, ())
     for name, method in algorithm.having("init_shared").items():
@@ -47,14 +47,14 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
 def combine_uploads(
     algorithm: FedAvg, server: Server, round: jax.Array | int, clients: Drawn, stacked: PyTree
 ) -> PyTree:
-    """Returns the params of the mean upload, or of what a method makes of the cohort's uploads in its place.
+    """Returns the params of the mean upload, or of the result of a method that replaces the mean.
 
     Args:
         algorithm: the algorithm.
-        server: the server, as it was sent.
+        server: the state that was sent.
         round: the number of the round, from 0.
         clients: the cohort, stacked.
-        stacked: the params that it uploads, stacked.
+        stacked: the uploaded params, stacked.
     """
     counted = clients.is_counted
 
@@ -83,7 +83,7 @@ def combine_uploads(
 
 
 class Divided(NamedTuple):
-    """What the noise on the mean upload depends on, where the sum was divided by the expected number of clients."""
+    """The values on which noise on the mean upload depends; the sum was divided by ``expected``."""
 
     expected: jax.Array
     round: jax.Array
@@ -150,7 +150,7 @@ def after_measuring(
 def dispatch(
     algorithm: FedAvg, server: Server, clients: ClientState, arrived: jax.Array, round: jax.Array, key: Key
 ) -> ClientState:
-    """Returns the states of all clients after the server has made each client's part of them from those of all.
+    """Returns the states of all clients after the methods' ``dispatch``.
 
     Args:
         algorithm: the algorithm.
@@ -170,10 +170,9 @@ def dispatch(
 
 
 def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientState) -> Variables:
-    """Returns the server's model as it is evaluated.
+    """Returns the evaluated model of the server.
 
-    Its private parts are the mean over all clients, since the server's own copy of them was never trained. ``clients``
-    holds the states of all clients, stacked.
+    Its private parts are means over all ``clients``, whose states are stacked: the server's copy was never trained.
     """
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
@@ -183,14 +182,14 @@ def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientSt
 
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
-    """Returns the part of the clients' states that their models are made from."""
+    """Returns the part of the clients' states from which their models are computed."""
     making = ("batch", "receive", "personal", "predict")
     used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
     return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
 
 
 def _check_only_reports_of(name, reports):
-    """Raises UserError if another method than the one that perturbs the mean upload reports something."""
+    """Raises UserError if a method other than the one that perturbs the mean upload sends a report."""
     for other, report in reports.items():
         if other != name and jax.tree.leaves(report):
             raise UserError(

@@ -1,4 +1,4 @@
-"""What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
+"""Base classes and functions of methods that aggregate low-rank adapters; a and b are the papers' A^T and B^T."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -25,10 +25,10 @@ def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapter:
-    """Returns the adapter of the old one's rank and scale whose product is closest to the matrix.
+    """Returns the adapter, of the old one's rank and scale, whose product is closest to the matrix.
 
-    The columns of a are orthonormal, and b has the singular values; if it ``is_balanced``, both have their roots. Where
-    the matrix has no more singular values, b is 0 and a keeps its old column, so that a client can still train it.
+    The columns of a are orthonormal, and b has the singular values; with ``is_balanced`` both have their roots. If the
+    matrix has fewer singular values than the rank, b is 0 and a keeps its old columns, which can still be trained.
     """
     left, values, right = decompose(matrix, len(old.scale))
     is_there = values > jnp.finfo(values.dtype).eps * max(matrix.shape) * values[0]
@@ -55,11 +55,10 @@ _OF_REPLACED = (
 class LowRank(Method):
     """A method for networks with adapters, whose state at the server is the server's adapters, by layer.
 
-    Its report is computed from the clients' factors, which are sent in its place: by default their mean product,
+    Its report, by default the mean product, is computed from the clients' factors, which are sent in its place:
     ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer.
 
-    If it ``replaces_adapters``, by new ones or by others of nearly the same product, what was computed for the columns
-    of the old ones does not apply to those that clients start from.
+    A method that ``replaces_adapters`` changes their columns, so that earlier momentum and corrections do not apply.
     """
 
     freeze = "base"
@@ -94,8 +93,8 @@ class LowRank(Method):
 class Ranked(LowRank):
     """A method whose clients may have adapters of different ranks.
 
-    A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
-    its product is the server's, truncated. ``padded`` undoes this change of scale.
+    A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank; its
+    product is the server's truncated product. ``padded`` undoes this change of scale.
 
     Args:
         ranks: the clients' ranks by identity, repeated, at most the network's; () is the network's for all.
@@ -116,7 +115,7 @@ class Ranked(LowRank):
         return () if self.ranks else ("receive",)
 
     def makes_own(self) -> bool:
-        """Whether clients use models of their own; truncated ones of the server's are not."""
+        """Whether clients use personal models, of which the server's truncated ones are none."""
         return False
 
     def rank_of(self, view: RoundView) -> jax.Array:

@@ -1,4 +1,4 @@
-"""FedEx-LoRA: average both factors, and add to the frozen weights what this misses of the mean product.
+"""FedEx-LoRA: average both factors, and add the missing part of the mean product to the frozen weights.
 
     A = sum_k p_k A_k,   B = sum_k p_k B_k,   W_0 <- W_0 + sum_k p_k s B_k A_k - s B A
 

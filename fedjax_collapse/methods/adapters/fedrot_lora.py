@@ -1,15 +1,15 @@
-"""FedRot-LoRA: before they are averaged, factors are rotated so that they come close to the server's.
+"""FedRot-LoRA: factors are rotated close to the server's before they are averaged.
 
     A_k <- R^T A_k,   B_k <- B_k R,   R orthogonal: the product B_k A_k stays as it is
     odd rounds:   R minimises |R^T A_k - A|;   even rounds from 2 on:   R minimises |B_k R - B|
 
-where A and B are the server's; with a ``strength`` below 1, R is the nearest orthogonal matrix to
-``(1 - strength) I + strength R``. A direction that R inverts, as every reflection has one, is left as it is by a
-strength below 0.5 and inverted by one above; at 0.5 the matrix is singular, and rounding decides. Then both factors are
-averaged. Zhang et al., "FedRot-LoRA: Mitigating Rotational Misalignment in Federated LoRA" (ICML 2026).
+where A and B are the server's. With a ``strength`` below 1, R is the orthogonal matrix closest to
+``(1 - strength) I + strength R``. A direction that R inverts (every reflection has one) does not change if the strength
+is below 0.5, and is inverted above; at 0.5 the matrix is singular, and rounding decides. Zhang et al., "FedRot-LoRA:
+Mitigating Rotational Misalignment in Federated LoRA" (ICML 2026).
 
-By default the released code computes the R above, among all orthogonal matrices; for a strength of at most 1 it takes
-rotations without a reflection only, which can undo all that is gained. Here R is always orthogonal.
+By default the released code computes this R, among all orthogonal matrices; for a strength of at most 1 it takes
+rotations without a reflection only, which can undo the gain. Here R is any orthogonal matrix.
 """
 
 import jax.numpy as jnp

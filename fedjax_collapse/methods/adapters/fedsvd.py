@@ -1,9 +1,9 @@
-"""FedSVD: clients train B with a fixed A, and the server gives A the right singular vectors of their product.
+"""FedSVD: clients train B with a fixed A, which the server replaces by the right singular vectors of the product.
 
     B A = U S V^T, with the mean B;   A <- V^T,   B <- U S
 
 Lee et al., "FedSVD: Adaptive Orthogonalization for Private Federated Learning with LoRA" (NeurIPS 2025). The mean of B
-is exact, as in FFA-LoRA, and the product stays as it is; but the rows of A, which are orthonormal, follow it.
+is exact, as in FFA-LoRA, and the product does not change; the rows of A are orthonormal.
 """
 
 from flax import struct
@@ -14,7 +14,7 @@ from fedjax_collapse.methods.adapters._low_rank import LowRank, change, closest,
 
 @struct.dataclass
 class FedSVD(LowRank):
-    """A frozen factor A that the server makes anew in each round."""
+    """A frozen factor A that the server replaces in each round."""
 
     freeze = "base+lora_a"
     moved = "lora_a"

@@ -1,7 +1,7 @@
 """FFA-LoRA: A keeps its random initial value, and only B is trained and sent, so that the mean of B is exact.
 
-Sun et al., "Improving LoRA in Privacy-preserving Federated Learning" (ICLR 2024). All updates share the row space of
-A, in all rounds: their rank is r in total.
+Sun et al., "Improving LoRA in Privacy-preserving Federated Learning" (ICLR 2024). The updates of all rounds share the
+row space of A, of r dimensions.
 """
 
 from flax import struct

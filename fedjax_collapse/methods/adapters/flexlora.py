@@ -2,7 +2,7 @@
 
     M = sum_k p_k s_k B_k A_k = U S V^T;   the server's A = V_r^T and B = U_r S_r / s, of the largest rank r
 
-and a client of rank r_k receives the first r_k singular directions, in its scale ``s_k``. Bai et al., "Federated
+A client of rank r_k receives the first r_k singular directions, in its scale ``s_k``. Bai et al., "Federated
 Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources" (NeurIPS 2024). As in the released
 code, B has all singular values and the scale of each client is within the sum. The model that is evaluated has the
 network's rank. Signs of singular vectors are fixed.

@@ -1,14 +1,14 @@
-"""FLoRA: stack the clients' adapters, merge the stack into the frozen weights, and start anew.
+"""FLoRA: stack the clients' adapters, merge the stack into the frozen weights, and restart the adapters.
 
     W_0 <- W_0 + [s_1 B_1, ..., s_K B_K] [p_1 A_1; ...; p_K A_K] = W_0 + sum_k p_k s_k B_k A_k
 
 which is exact for any ranks, and of a rank up to their sum. In each round a client starts from a random A and B = 0.
 Wang et al., "FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations" (NeurIPS
-2024). The released code sends the stack to all clients, which merge it; here the server does. It gives clients of
-different ranks the same scale. Each client draws its own A.
+2024). The released code sends the stack to all clients, which merge it; here the server merges it. The code gives
+clients of different ranks the same scale. Each client draws its own A.
 
-A client sends r (d_in + d_out) numbers for each layer with adapters, and receives its d_in d_out new weights, or of the
-released code the stack of all clients, (r_1 + ... + r_K) (d_in + d_out); no A or B of the server.
+For each layer with adapters a client sends r (d_in + d_out) numbers and receives d_in d_out new weights, in the
+released code the stack of all clients, (r_1 + ... + r_K) (d_in + d_out). It receives no A or B of the server.
 """
 
 import jax

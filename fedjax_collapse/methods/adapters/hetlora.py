@@ -4,11 +4,11 @@
 
 with the Frobenius norm over all layers; a client of rank r_k receives the first r_k entries. With ``self_pruning``, a
 client adds ``strength |B_k tail| |A_k tail|`` of the entries from floor(gamma r_k) on to its loss, and if this product
-has become smaller in a round, its rank becomes floor(gamma r_k) for good. Cho et al., "Heterogeneous LoRA for Federated
-Fine-tuning of On-Device Foundation Models" (EMNLP 2024).
+falls in a round, its rank becomes floor(gamma r_k) for good. Cho et al., "Heterogeneous LoRA for Federated Fine-tuning
+of On-Device Foundation Models" (EMNLP 2024).
 
-No released code was found. The two norms are of all layers together, those in the loss of each, whose products are
-added up. A client's tail has no entry below ``least``, the rank that is never pruned.
+We found no released code; form and values of self-pruning are from other implementations. q_k has norms over all
+layers, the loss a sum of products over layers. Entries below ``least`` are never pruned.
 """
 
 import jax
@@ -25,7 +25,7 @@ from fedjax_collapse.schema.options import Count, Decay, NonNegative, only_with,
 
 @struct.dataclass
 class HetLoRA(Ranked):
-    """Means of padded factors, and ranks that clients lower by themselves.
+    """Means of padded factors, and ranks that clients lower themselves.
 
     Args:
         average: weights of the factors: the ``norm`` of the clients' products, or the ``weight`` of the other params,

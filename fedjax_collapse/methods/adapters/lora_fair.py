@@ -6,7 +6,7 @@ where M is the mean product; or ``1 - cos(M, s B A) + strength |D|_F``, the ``co
 of gradient descent from D = 0. Clients start from A and the corrected B. The part of M outside the row space of A stays
 lost. Bian et al., "LoRA-FAIR: Federated LoRA Fine-Tuning with Aggregation and Initialization Refinement" (ICCV 2025).
 
-No released code was found. The paper writes a similarity S where a distance is meant, and finds D by SGD; the default
+We found no released code. The paper writes a similarity S in place of a distance, and finds D by SGD; the default
 objective has a solution in closed form. Layers are corrected one by one.
 """
 

@@ -2,13 +2,13 @@
 
     M = sum_j sum_{k in C_j} (p_k / sum_{l in C_j} p_l) s_k B_k[:, j] A_k[j, :],   C_j = {k: r_k >= h_j}
 
-The slice j are the entries from h_{j-1} to h_j, where h_1 < h_2 < ... are the different ranks of the clients. FlexLoRA
-divides each slice by all clients, so that directions of high rank fade from round to round ("rank collapse"). M is
-decomposed as in FlexLoRA, with the roots of the singular values in both factors, and a client receives the first r_k
+Slice j has the entries from h_{j-1} to h_j, where h_1 < h_2 < ... are the different ranks of the clients. FlexLoRA
+divides each slice by the weight of all clients, so that directions of high rank fade over rounds ("rank collapse"). M
+is decomposed as in FlexLoRA, with the roots of the singular values in both factors, and a client receives the first r_k
 entries. Wu et al., "Preventing Rank Collapse in Federated Low-Rank Adaptation with Client Heterogeneity" (2026).
 
-No released code was found. Levels are those of the configured ranks, not of the cohort's, and a slice that no client of
-the cohort has keeps its old value.
+We found no released code; the roots in both factors are from another implementation. Levels are the configured ranks,
+not the cohort's, and a slice that no client of the cohort has keeps its old value.
 """
 
 from itertools import pairwise
@@ -26,7 +26,7 @@ from fedjax_collapse.nn.adapters import Adapter, adapters
 class RaFLoRA(Ranked):
     """Averages of the products of slices, by rank.
 
-    A report has a matrix [in, out] for every layer and every one of the different ranks.
+    A report has a matrix [in, out] for every layer and different rank.
     """
 
     replaces_adapters = True

@@ -6,10 +6,9 @@ for each rank j, with factors padded by zeros; ``s B A = U S V^T`` is decomposed
 the first r_k singular directions in its scale. Ha et al., "RB-LoRA: Rank-Balanced Aggregation for Low-Rank Adaptation
 with Federated Fine-Tuning" (Findings of EACL 2026).
 
-The released code computes c_j and never uses it: its RB-LoRA averages padded factors by size. What c_j multiplies is
-therefore a choice, ``balanced``. The code takes V for its transpose, and leaves the scale of clients out of the product
-that it decomposes; here neither. A rank that no client of the cohort has keeps its old factors, where the code's c_j is
-0.
+The released code computes c_j and never uses it: its RB-LoRA averages padded factors by size. So ``balanced``, what c_j
+multiplies, is our choice. The code also takes V for its transpose, and leaves the clients' scales out of the decomposed
+product. A rank that no client of the cohort has keeps its old factors; the code's c_j is 0.
 """
 
 import jax.numpy as jnp

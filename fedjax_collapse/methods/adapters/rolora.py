@@ -1,10 +1,10 @@
-"""RoLoRA: one factor is trained in a round, in turns, so that each mean of a factor is exact.
+"""RoLoRA: each round trains one factor, alternately, so that the mean of the factor is exact.
 
     even rounds, from 0:  B = sum_k p_k B_k, with the server's A;   odd rounds:  A = sum_k p_k A_k, with the server's B
 
 Chen et al., "Robust Federated Finetuning of LLMs via Alternating Optimization of LoRA" (NeurIPS 2025). B comes first,
-as A has no gradient while B is 0. A variant in FedRot-LoRA's released code freezes the head as well. No code of the
-authors was found.
+as A has no gradient while B is 0. A variant in FedRot-LoRA's released code freezes the head as well. We found no code
+of the authors.
 """
 
 import jax
@@ -19,7 +19,7 @@ from fedjax_collapse.schema.options import option
 
 @struct.dataclass
 class RoLoRA(Method):
-    """Factors that are trained in turns.
+    """Factors that are trained alternately.
 
     Args:
         freeze_head: whether the head is never trained, as in a variant in FedRot-LoRA's code.

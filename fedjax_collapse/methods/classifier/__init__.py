@@ -1,5 +1,5 @@
 """Methods for the classifier, which label skew biases most: classes that a client lacks lose against those that it has.
 
-They shift or scale logits by a client's class counts, replace the classifier by a fixed simplex that no client can
-bend, or train it again on virtual features at the server.
+They shift or scale logits by a client's class counts, replace the classifier by a fixed simplex, or retrain it on
+virtual features at the server.
 """

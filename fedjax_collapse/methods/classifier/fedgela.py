@@ -6,11 +6,12 @@ with m_c the columns of the simplex (``nn/heads``), and n_c the number of class 
 class that the client lacks has logit 0 and stays in the softmax. Fan et al., "Federated Learning with Bilateral
 Curation for Partially Class-Disjoint Data" (NeurIPS 2023). The server's model is evaluated with Phi = 1.
 
-Normalised features and a trained s, from ``network.head="etf"``, follow another group's code. The authors' code has
-neither: it multiplies features after Linear, ReLU, Linear and BatchNorm by the simplex, at a temperature of 0.2 (1e-5
-in its README). All of this except the BatchNorm is ``network=dict(projector="moon", head=dict(name="simplex",
-normalize=False))`` and ``temperature=0.2``; as released, the code does not run. Its personal models predict with their
-client's Phi; here personal models are models with private parts, without Phi.
+Normalised features and a trained s (``network.head="etf"``) follow another group's code. The authors' code has neither:
+it multiplies features after Linear, ReLU, Linear and BatchNorm by the simplex, at a temperature of 0.2 (1e-5 in its
+README). All of this except the BatchNorm is
+``network=dict(projector="moon", head=dict(name="simplex", normalize=False))`` and ``temperature=0.2``; as released, the
+code does not run. Its personal models predict with their client's Phi; here personal models are models with private
+parts, without Phi.
 """
 
 import jax

@@ -114,7 +114,7 @@ class FedMR(WithPrototypes, Regularizer):
 
 
 def draw_rows(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:
-    """Selects ``count`` random true rows, or all if there are fewer; then rows with mask False may be selected, too."""
+    """Returns a mask of ``count`` random true rows; if there are fewer, of all, and of some rows with mask False."""
     order = jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), jnp.inf))
     return jnp.zeros_like(mask).at[order[:count]].set(True)
 

@@ -2,10 +2,9 @@
 
     loss = cross-entropy + strength * (1/d) sum_i (lambda_i - mean lambda)^2
 
-Shi et al., ICLR 2023 and TPAMI 2023, eq. 7. The authors dismiss it as costly, report no training with it, and therefore
-give no strength; by ``losses/singular.py`` it costs what FedDecorr does. It grows with the fourth power of the
-features' scale, and falls where features shrink. On standardised features it is d times FedDecorr's
-``variant="paper"``, minus 1.
+Shi et al., ICLR 2023 and TPAMI 2023, eq. 7. The authors call it costly and publish no training with it, nor a strength;
+``losses/singular.py`` costs as much as FedDecorr. It grows with the fourth power of the features' scale. On
+standardised features it is d times FedDecorr's ``variant="paper"``, minus 1.
 """
 
 from flax import struct

@@ -4,9 +4,9 @@
     step   w <- optimizer(w, gradient at w + eps)
 
 Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima" (ECCV 2022), after Kwon et al.
-(ICML 2021), following the released code: one norm over weights and biases together, with guard 1e-16; rho 0.7 and eta
-0.2 are from its CIFAR-10 script. Weights are as in PyTorch: kernels and the scales of normalisation layers. Biases are
-the params named ``bias``; a scalar param, such as the scale of an ETF head, counts as a bias. The flag ``adaptive`` of
+(ICML 2021), following the released code: one norm over weights and biases together, plus 1e-16; rho 0.7 and eta 0.2 are
+from its CIFAR-10 script. Weights are as in PyTorch: kernels and the scales of normalisation layers. Biases are the
+params named ``bias``; a scalar param, such as the scale of an ETF head, counts as a bias. The flag ``adaptive`` of
 FedLESAM's code, here ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so an entry of 0 is never
 perturbed.
 

@@ -4,8 +4,7 @@
     server           Delta <- sum_i p_i (w - w_i) / (K_i eta),   p_i: aggregation weights, K_i: number of local steps
 
 Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM: Qu et al., "Generalized Federated
-Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1. Delta starts at 0, so the steps of the first round
-are short.
+Learning via Sharpness Aware Minimization" (ICML 2022). Delta starts at 0, so the steps of the first round are short.
 
 FedLESAM's released code does not multiply g by alpha in MoFedSAM (``variant="official"``, for MoFedSAM only);
 FL-Simulator's MoFedSAM is the paper's mixture (``paper``). Both codes divide by the learning rate of the round in which

@@ -5,7 +5,7 @@
     server           w <- mean_i w_i + mean_k h_k;   i over the cohort, k over all K clients, both unweighted
 
 Acar et al. (2021) in the form of its released code: the paper's ``lambda_i`` is ``-alpha_i h_i``. As in that code,
-alpha is scaled per client, ``alpha_i w`` acts as weight decay after clipping, and the evaluated model is not ``w``.
+alpha is scaled per client, ``alpha_i w`` acts as weight decay after clipping, and ``w`` is not the evaluated model.
 State and corrections cover params only; BatchNorm's running statistics are averaged.
 """
 

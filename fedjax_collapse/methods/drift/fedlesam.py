@@ -1,4 +1,4 @@
-"""FedLESAM: local steps perturb towards the previously received model, an estimate of the global SAM perturbation.
+"""FedLESAM: local steps perturb towards the model received before, an estimate of the global SAM perturbation.
 
     eps    rho u / ||u||,   u = (model received in the client's last round) - (model received now)
     step   w <- optimizer(w, gradient at w + eps)

@@ -8,11 +8,11 @@ Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization" (IC
 2021). ``adaptive`` is the flag of that name in FedLESAM's released code, which is off in all of its scripts; the
 published FedASAM takes a different step (``fedasam.py``).
 
-Each step takes two passes, at about twice the cost, on the same batch with the same dropout; eps is a constant. The
-guard of the norm is 1e-7, as in FedLESAM's released code (FedSOL's: 1e-12). The loss includes the terms of other
-methods; corrections (SCAFFOLD, FedDyn), clipping, momentum and weight decay are applied afterwards, at w. BatchNorm's
-running statistics are updated by the first pass only. Frozen and private parts are not perturbed and not part of the
-norm; the released code supports neither.
+Each step takes two passes, at about twice the cost, on the same batch with the same dropout; eps is a constant. 1e-7 is
+added to the norm, as in FedLESAM's released code (FedSOL's: 1e-12). The loss includes the terms of other methods;
+corrections (SCAFFOLD, FedDyn), clipping, momentum and weight decay are applied afterwards, at w. BatchNorm's running
+statistics are updated by the first pass only. Frozen and private parts are not perturbed and not part of the norm; the
+released code supports neither.
 """
 
 from collections.abc import Callable

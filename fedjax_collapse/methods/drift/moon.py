@@ -8,9 +8,9 @@ classifier; here these are the ``features`` of a network with a ``projector``. B
 ``needs_projector=True`` rejects one without a projector. FedDecorr's code of MOON never uses its temperature: set 1 to
 reproduce it.
 
-A client that was never in a cohort has no previous model, and codes differ in what they use instead. By default it is
-the received model: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains in the same way but logs
-0. ``random_init`` (FedDecorr's code) compares with a network of random weights: here the run's initial model with the
+A client that was never in a cohort has no previous model, and codes use different ones instead. By default it is the
+received model: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains in the same way but logs 0.
+``random_init`` (FedDecorr's code) compares with a network of random weights: here the run's initial model with the
 entries of each leaf shuffled, which for independent entries is another draw of the initialisation; the codes draw a
 separate one for each client. ``random_later`` (MOON's and FedUV's code) does so from the second round on, without a
 contrast in the first round.

@@ -1,4 +1,4 @@
-"""What classifiers in closed form have in common: sums of features that all clients send once, before the first round.
+"""Classifiers in closed form: sums of features that all clients send once, before the first round.
 
     n_c = number of examples of class c,   s_c = sum of their features f,   Q = sum f f^T over all examples
 
@@ -22,7 +22,7 @@ _ROUNDING = 10  # epsilons of the largest eigenvalue below which an eigenvalue i
 
 
 class Sums(NamedTuple):
-    """What a client sends; after the reduction, of all clients."""
+    """A client's report; after the reduction, the sum over all clients."""
 
     clients: jax.Array  # their number
     counts: jax.Array  # [classes]
@@ -39,7 +39,7 @@ class Sums(NamedTuple):
 class ClosedForm(Method):
     """A method whose first model has a classifier in closed form, from ``solve``.
 
-    A subclass has an option ``finetune``: whether clients then train the network, or nothing.
+    A subclass has an option ``finetune``: whether clients then train the network; otherwise nothing is trained.
     """
 
     needs = ("classes",)

@@ -5,12 +5,13 @@
     cleaned   W <- W + K gamma (C - K gamma I)^-1 W
 
 He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pre-trained Models" (CVPR 2025). There is
-no bias. As C_k W_k = X_k^T Y_k, clients here send this sum, of the same size as W_k. Then W is ``(X^T X + K gamma I)^-1
-X^T Y`` with the examples of all K clients. Cleaned it is ``(X^T X)^-1 X^T Y`` for any gamma: least squares, the default
-here. A ``gamma`` is one that is not cleaned; W then depends on the number of clients, but on nothing else of the
-partition. All clients report once, before the first round, on the initial network in evaluation mode.
+no bias. As C_k W_k = X_k^T Y_k, clients here send this sum, of the same size as W_k. Then W is
+``(X^T X + K gamma I)^-1 X^T Y`` with the examples of all K clients. The cleaned W is ``(X^T X)^-1 X^T Y`` for any
+gamma: least squares, the default here. With ``gamma`` W is not cleaned, and depends on the number of clients, but on
+nothing else of the partition. All clients report once, before the first round, on the initial network in evaluation
+mode.
 
-The released code computes in float64, here sums are in float32 unless JAX's default is float64. Where features are
+The released code computes in float64; here sums are in float32, unless JAX's default is float64. If features are
 linearly dependent, W is the smallest solution.
 """
 

@@ -4,13 +4,14 @@
     server    W = mu S^-1,   b_c = - mu_c^T S^-1 mu_c / 2 + log(n_c / N),   mu_c the means, S the covariance
 
 Guan et al., "Capture Global Feature Statistics for One-Shot Federated Learning" (AAAI 2025). S is the same for all
-classes: Gaussians with a common covariance have linear boundaries. The released code takes the total covariance of all
-features, with divisor N - 1 (``covariance="total"``); the classifier of Gaussians has that within the classes, with
-divisor N minus the number of classes (``"within"``). All clients report once, before the first round, on the initial
-network in evaluation mode, so that the classifier depends neither on the partition nor on the order of the clients.
+classes: Gaussians with a common covariance have linear boundaries. The released code takes the covariance of all
+features, with divisor N - 1 (``covariance="total"``); a classifier of Gaussians needs the covariance within classes,
+with divisor N minus the number of classes (``"within"``). All clients report once, before the first round, on the
+initial network in evaluation mode, so that the classifier depends neither on the partition nor on the order of the
+clients.
 
-S is not shrunk: with fewer examples than features it is singular, and directions without variance are left out, where
-the released code inverts. A class without examples is never predicted: its bias is -1e9.
+S is not regularised: with fewer examples than features it is singular, and directions without variance are left out;
+the released code inverts S. A class without examples is never predicted: its bias is -1e9.
 """
 
 import jax

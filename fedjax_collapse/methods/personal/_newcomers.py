@@ -3,10 +3,10 @@
     initial   the initial head of the network
     mean      the mean head of the last round's cohort, by aggregation weights
 
-``mean`` reproduces FedRep's released code: its clients start with references to the server's copy of the head, into
-which every round writes that mean. A client starts its first round from the mean, and is evaluated with it until then.
-The two agree in the first round, and if every cohort contains all clients. With ``mean`` each client also sends its
-private parts to the server, which sends their mean back.
+``mean`` reproduces FedRep's released code, whose clients start with references to the server's head, to which every
+round assigns that mean. A client starts its first round from the mean, and is evaluated with it before. Both choices
+agree if every cohort contains all clients. With ``mean`` each client also sends its private parts to the server, which
+sends their mean back.
 """
 
 import jax

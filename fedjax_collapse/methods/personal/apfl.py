@@ -1,8 +1,8 @@
-"""APFL: each client mixes a model of its own with the shared one, and learns in which proportion.
+"""APFL: each client mixes a personal model with the shared one, and learns the proportion.
 
     mixture         vbar = alpha v + (1 - alpha) w_k
     shared model    w_k   <- w_k - learning_rate grad F(w_k)
-    own model       v     <- v - learning_rate alpha grad F(vbar)
+    personal      v <- v - learning_rate alpha grad F(vbar)
     proportion      alpha <- clip(alpha - learning_rate <v - w_k, grad F(vbar)>, 0, 1)
 
 Deng et al., "Adaptive Personalized Federated Learning" (2020). All three steps are on the same batch. The server
@@ -42,9 +42,9 @@ _DECAY = 0.02  # of alpha, in the released code
 
 
 class Own(NamedTuple):
-    """What a client stores."""
+    """A client's memory."""
 
-    variables: Variables  # v; statistics of the mixture, or in the variants of v
+    variables: Variables  # v; statistics of the mixture, in other variants of v
     alpha: jax.Array
 
 
@@ -56,7 +56,7 @@ class _Carry(NamedTuple):
 
 @struct.dataclass
 class APFL(Method):
-    """Mixtures of the clients' own models with the shared one.
+    """Mixtures of personal models with the shared one.
 
     Args:
         alpha: initial proportion of the personal model.

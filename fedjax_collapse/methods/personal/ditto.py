@@ -1,15 +1,13 @@
-"""Ditto: each client also trains a model of its own, which is kept close to the server's.
+"""Ditto: each client also trains a personal model close to the server's.
 
     own model   minimises  F_k(v) + strength / 2 * sum (v - w)^2,     w as received
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML 2021). Clients use v, which starts
-at the initial model and does not leave them; a client outside the cohort keeps it. The server's model is that of
-federated averaging. Both trainings see the same batches, and the terms of other regularizers, and start with fresh
-momentum. In the released code both steps of a batch are taken before the next batch, which is the same, and the server
-averages clients equally (``weighting="equal"``), drawn in proportion to their size. BatchNorm's statistics belong to
-the model that is trained.
+at the initial model and is never sent. The server's model is that of federated averaging. Both trainings see the same
+batches, and the terms of other regularizers, and start with fresh momentum. The released code averages clients equally
+(``weighting="equal"``), drawn in proportion to their size. BatchNorm's statistics belong to the model that is trained.
 
-PFLlib's default strength is 0: then v is never pulled to w, and is trained alone.
+PFLlib's default strength is 0: v is trained alone.
 """
 
 from flax import struct
@@ -22,7 +20,7 @@ from fedjax_collapse.schema.options import NonNegative, Positive
 
 @struct.dataclass
 class Ditto(Method):
-    """A model of its own for every client.
+    """A personal model for every client.
 
     Args:
         strength: factor lambda of the squared distance; 1 in the released code.

@@ -4,12 +4,12 @@
     W     <- clip(W - rate * dL/dtheta * (g - l), 0, 1)  for each batch
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning" (AAAI 2023). Local training
-starts from theta, and own tests score theta, which a client uses until it is trained. l is the client's model at the
-end of its last local training, at first the initial model. W has one weight for each param of the part, starts at 1 and
-is stored. When g and l differ for the first time, W is trained until the standard deviation of the last 10 epochs'
-losses, each of the epoch's last batch, is below ``threshold``, and for at least 11 epochs; later for one epoch. If g
-equals l in the part, nothing is done. Batches are of a window of the client's examples, in their order, which is drawn
-once a round. L is the loss of the task, without the terms of other methods.
+starts from theta, and own tests score theta. l is the client's model after its last local training, at first the
+initial model. W has one weight for each param of the part, starts at 1 and is stored. When g and l first differ, W is
+trained for at least 11 epochs, until the standard deviation of the last 10 epochs' losses (of each epoch's last batch)
+is below ``threshold``; later for one epoch. If g equals l in the part, W does not change. Batches are of a window of
+the client's examples, in their order, which is drawn once a round. L is the loss of the task, without the terms of
+other methods.
 
 BatchNorm's running statistics are not mixed: they are those received, or the client's with ``private="batch_norm"``,
 as in PFLlib, where they never leave a client. While W is trained, BatchNorm uses the statistics of the batch, and its
@@ -37,7 +37,7 @@ _COMPARED = 10  # losses
 
 
 class Mixing(NamedTuple):
-    """What a client stores; params of the part by path."""
+    """A client's memory; params of the part by path."""
 
     weights: dict[str, jax.Array]  # of the received params, W
     last: dict[str, jax.Array]  # the client's own at the end of its last local training, l

@@ -3,16 +3,16 @@
     client  minimises  F_k(w) + strength / (2 alpha) * sum (w - u_k)^2,     from its own model w_k
     server  u_k <- w_k + sum_{j != k} xi_kj (w_j - w_k),     xi_kj = alpha / sigma * exp(-|w_k - w_j|^2 / sigma)
 
-Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data" (AAAI 2021). There is no model of the server:
-own tests score w_k. u_k is of params, and starts at the initial model. The server knows a model that was uploaded,
-until its client has trained again and that upload is lost; models that it does not know are in no mixture, and their
-clients keep u_k. The sum of xi can exceed 1, unless alpha / sigma times the number of other clients is at most 1; sigma
-is of the order of the squared distances of models, which grow with the network.
+Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data" (AAAI 2021). There is no global model: own
+tests score w_k. u_k contains params, and starts at the initial model. If a client's last upload was lost, the server
+does not know its model: the model is in no mixture, and the client keeps u_k. The sum of xi can exceed 1, unless alpha
+/ sigma times the number of other clients is at most 1; sigma is of the order of the squared distances of models, which
+grow with the network.
 
-The defaults are PFLlib's, as useful values depend on the network. PFLlib's term has no gradient, as it is made of
-detached tensors, and its norm is not squared (``variant="pfllib"``): its clients train alone, whatever lambda. Its
-mixtures contain the models of the last round's cohort only. The server keeps every client's model and mixture;
-distances are computed from inner products, so that it needs no more.
+The defaults are PFLlib's, as useful values depend on the network. PFLlib's term, computed from detached tensors, has no
+gradient, and its norm is not squared (``variant="pfllib"``): its clients train alone for any lambda. Its mixtures
+contain the last cohort's models only. The server stores every client's model and mixture; distances come from inner
+products, which need no more memory.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from fedjax_collapse.schema.options import NonNegative, Positive, option
 
 
 class Cloud(NamedTuple):
-    """What is stored for a client."""
+    """The stored state of a client."""
 
     mixture: dict[str, jax.Array]  # params by path, the paper's u_k
     is_known: jax.Array  # bool, whether the server has the client's model

@@ -1,4 +1,4 @@
-"""FedDBE: a private vector takes up what is special about a client's features, whose mean is pulled to a common one.
+"""FedDBE: a private vector absorbs the bias of a client's features, whose mean is pulled to a common one.
 
     logits = head(z + b)                                               b: private, trained, 0 at first
     r <- (1 - momentum) sg(r) + momentum mean_n z_n                    in each step; 0 at the start of a round

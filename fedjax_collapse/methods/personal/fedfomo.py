@@ -4,21 +4,21 @@
     w  <- w + sum_n a_n (w_n - w),                  unchanged if no q_n is positive; then w is trained
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization" (ICLR 2021). w is the client's own
-model, and L the task's loss on its last examples, a share ``validation`` of them rounded down, which are held out from
-its training. Own tests score the mixture; the stage ``trained`` is the model after training, which PFLlib scores.
+model, and L the task's loss on its validation examples: the last ones, a fraction ``validation`` rounded down, held out
+from training. Without any, a client never mixes. Own tests score the mixture; the stage ``trained`` is the model after
+training, which PFLlib scores.
 
-The server adds q_n to P_kn, what it knows of model n for client k, and sends client k the models with the M largest
-P_kn, ties broken at random. They are chosen one after another, each with probability epsilon at random instead; in
-round t epsilon is ``explore - t explore_decay``. Only models whose last upload arrived are sent. BatchNorm's running
-statistics are mixed like params, and are not in the norm.
+The server adds q_n to P_kn, the score of model n for client k, and sends client k the models with the M largest P_kn,
+ties broken at random. They are chosen one by one, each with probability epsilon at random instead; in round t epsilon
+is ``explore - t explore_decay``. Only models whose last upload arrived are sent. BatchNorm's running statistics are
+mixed like params, and are not in the norm.
 
-In PFLlib (``variant="pfllib"``) w in these equations is the model at the start of the client's last training, and its
-own, trained model is one of the M if its P_kk, at first 1, is large enough; it is also what remains if no q_n is
-positive. PFLlib does not explore (``explore=0``). Two things of it are not here: it ranks all clients, and sends the
-initial model for those that have not trained; and its validation loss is the mean of the batches' means, in which the
-examples of a smaller last batch weigh more. The released code also compares with the model at the start of the last
-training, always with the own model among the others, divides by 1-norms, adds to P the q_n divided by their sum, lowers
-epsilon in each local epoch, and sends models of the last cohort only.
+In PFLlib (``variant="pfllib"``) w in these equations is the model at the start of the client's last training. The
+client's own, trained model is one of the M if its P_kk, at first 1, is large enough, and is used if no q_n is positive.
+PFLlib does not explore (``explore=0``). Unlike this library it also ranks clients that have not trained, and sends the
+initial model for them; its validation loss is the mean of the batches' means. The released code also compares with the
+model at the start of the last training, always with the own model among the others, divides by 1-norms, adds to P the
+q_n divided by their sum, lowers epsilon in each local epoch, and sends models of the last cohort only.
 
 The server stores M models for every client, on the device.
 """
@@ -37,11 +37,11 @@ from fedjax_collapse.schema.options import Count, Fraction, Interval, NonNegativ
 
 
 class Offers(NamedTuple):
-    """What is stored for a client; models by path."""
+    """The stored state of a client; models by path."""
 
-    models: dict[str, jax.Array]  # each [models, ...], that it receives
-    ids: jax.Array  # [models] whose they are; the number of clients where there is none
-    gains: jax.Array  # [models], q_n of the models that it received last
+    models: dict[str, jax.Array]  # each [models, ...], received by the client
+    ids: jax.Array  # [models] their clients; the number of clients for none
+    gains: jax.Array  # [models], q_n of the models received last
     begun: dict[str, jax.Array]  # the model at the start of its last training, if the variant needs it
     scores: jax.Array  # [clients], P_kn
     is_known: jax.Array  # bool, whether the server has the client's model

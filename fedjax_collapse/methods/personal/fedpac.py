@@ -11,18 +11,18 @@ the share of class c times its mean:
     h_kc = p_kc mu_kc      V_k = (mean |z|^2 - sum_c |h_kc|^2) / N_k      D^i_jl = sum_c <h_ic - h_jc, h_ic - h_lc>
 
 Xu et al., "Personalized Federated Learning with Feature Alignment and Classifier Collaboration" (ICLR 2023). Weights
-below 0.001 are set to 0 and the others scaled to sum 1, as released. A client outside the cohort, or whose upload is
-lost, keeps its head. In the first round there are no prototypes. Rows whose class has none add 0 but count in the
-mean; the prototype of a class that the cohort lacks stays as it was.
+below 0.001 are set to 0 and the others scaled to sum 1, as in the released code. A client outside the cohort, or whose
+upload is lost, keeps its head. In the first round there are no prototypes. Rows whose class has none add 0 but count in
+the mean; the prototype of a class that the cohort lacks stays as it was.
 
 The released code has a learning rate of 0.1 for the head and 0.01 for the body, momentum 0.5, weight decay 0.0005 and
-batches of 50; here all phases have that of ``training``. Where there is no prototype it takes the client's own, and it
-forgets those of classes that the last cohort lacked. Its solver drops eigenvalues below 0.01 if one is negative: the
-matrix is positive semidefinite, so that this happens by rounding alone, and here never. PFLlib averages prototypes
-without weights (``average="clients"``), has one epoch for the body, and combines heads with the weights of other
-clients, as it lists heads and statistics in different orders. It combines one client after another without copies of
-the heads, so that later clients get mixtures of heads that are mixtures already, and does not scale the weights that
-are left to sum 1. FL-bench is as released.
+batches of 50; here all phases have those of ``training``. Without a prototype the code takes the client's own, and it
+forgets prototypes of classes that the last cohort lacked. Its solver drops eigenvalues below 0.01 if rounding makes one
+negative (the matrix is positive semidefinite); here none is dropped. PFLlib averages prototypes without weights
+(``average="clients"``), has one epoch for the body, and combines heads with the weights of other clients, as it lists
+heads and statistics in different orders. It combines clients one by one without copies of the heads, so that later
+clients mix heads that are mixtures already, and does not rescale the remaining weights. FL-bench equals the released
+code.
 """
 
 from typing import NamedTuple
@@ -42,7 +42,7 @@ _SMALLEST = 1e-3  # weight of a head
 
 
 class Statistics(NamedTuple):
-    """What a client sends of the features of the body that it received last."""
+    """A client's statistics of the features of the body that it received last."""
 
     variance: jax.Array  # V_k
     means: jax.Array  # [classes, features], h_kc

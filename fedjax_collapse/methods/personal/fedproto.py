@@ -6,18 +6,18 @@
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI 2022). A row whose class has no
 prototype adds 0 but counts in the mean over the batch, as in the released code; in the first round there are none. A
-class that no client of the cohort has loses its prototype. A client predicts the class of the nearest prototype; as
-long as there is none that it compares with, before the first round for example, it predicts by its head. Logits are
-minus the squared distances; those of classes without prototype are finite and lower by a thousand.
+class that no client of the cohort has loses its prototype. A client predicts the class of the nearest prototype; while
+there is none, as before the first round, its head predicts. Logits are minus the squared distances; those of classes
+without prototype are finite and lower by a thousand.
 
     paper           a_kc = examples of class c at client k; features after training; nearest of all prototypes
     released code   average="clients", collected="last_epoch", prediction="own"
     PFLlib          average="clients", collected="all_epochs", prediction="all"
     FL-bench        prediction="head"
 
-Features that are collected during training are those of its steps, before each step, with BatchNorm in training mode.
-PFLlib counts everything as wrong before there are prototypes; the released code prints running means over clients as
-accuracies. The term is a mean over the features, so a strength for squared distances is multiplied by their number.
+Features that are collected during training come from before each step, with BatchNorm in training mode. PFLlib counts
+everything as wrong before there are prototypes; the released code prints running means over clients as accuracies. The
+term is a mean over the features, so a strength for squared distances is multiplied by their number.
 """
 
 import jax

@@ -10,7 +10,7 @@ Each phase has a separate optimizer. The released code has one for both: with Py
 does not change and momentum starts at zero in each phase, as here; with earlier versions momentum and weight decay
 continued to change it. It applies weight decay to weights only, and in the last round all clients train their heads
 once more, for at least 10 epochs; this pass is not implemented. A client that was in no cohort has the initial head, or
-with ``newcomers="mean"``, as released, the mean of the last cohort's heads (``_newcomers.py``). Evaluation and
+with ``newcomers="mean"``, as in the code, the mean of the last cohort's heads (``_newcomers.py``). Evaluation and
 BatchNorm are as in ``fedper.py``.
 """
 

@@ -4,12 +4,12 @@
     H           CE(sg(g) + H sg(z)),           sg: no gradient flows
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification" (ICLR 2022). Body and
-G are averaged; H stays at the client, which predicts with g + H z. The server's model predicts with g. Both losses are
-of the same forward pass, so a step on their sum is a step of each of PFLlib's two optimizers. The network has the head
+G are averaged; H stays at the client, which predicts with g + H z. The server's model predicts with g. Both losses
+share a forward pass, so a step on their sum is a step of each of PFLlib's two optimizers. The network has the head
 ``nn.heads.TwoHeads``. Fine-tuning before own tests trains body and G; H is that of the client's last round.
 
-There is no released code of the authors. The paper's hypernetwork, which makes H for a new client, is not implemented,
-and its start of H is not known to us: ours is 0. PFLlib's and FL-bench's H start as copies of G
+The authors released no code. The paper's hypernetwork, which makes H for a new client, is not implemented. We do not
+know how the paper initialises H; here it is 0. PFLlib's and FL-bench's H start as copies of G
 (``TwoHeads(copied=True)``), and PFLlib counts classes on batches that leave out the last partial one. FL-bench
 (``variant="fl_bench"``) trains H and the body also by CE(H z), and predicts with H z.
 """

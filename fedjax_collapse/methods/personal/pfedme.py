@@ -1,6 +1,6 @@
 """pFedMe: each client's model is a proximal point of its loss, and the server's model follows these points.
 
-    own model, ``inner_steps`` times a batch   theta <- theta - p (grad F(theta) + lambda (theta - w_k) + mu theta)
+    personal, ``inner_steps`` times a batch    theta <- theta - p (grad F(theta) + lambda (theta - w_k) + mu theta)
     local step                                 w_k   <- w_k - learning_rate lambda (w_k - theta)
     server                                     w     <- (1 - beta) w + beta mean w_k
 
@@ -33,7 +33,7 @@ from fedjax_collapse.schema.options import Count, NonNegative, Positive, option
 
 @struct.dataclass
 class PFedMe(Method):
-    """Own models that are proximal points of the clients' losses.
+    """Personal models that are proximal points of the clients' losses.
 
     Args:
         strength: factor lambda of the pull to ``w_i``; 20 on the paper's synthetic data.

@@ -1,5 +1,5 @@
-"""Malicious clients: attacks that clients make on training, and aggregation at the server that withstands them.
+"""Attacks of malicious clients, and aggregation at the server that withstands them.
 
-An attack changes what its clients train on or upload. A robust rule replaces the weighted mean of the updates by a
+An attack changes its clients' training batches or uploads. A robust rule replaces the weighted mean of the updates by a
 selection, a median or a bounded mean.
 """

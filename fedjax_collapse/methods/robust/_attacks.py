@@ -1,4 +1,4 @@
-"""Malicious clients: which ones they are, and what they know of the others' uploads."""
+"""Malicious clients, and their knowledge of others' uploads."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fedjax_collapse.schema.options import Fraction
 
 @struct.dataclass
 class Attack(Method):
-    """A method that is carried out by malicious clients, in every round in which they take part.
+    """A method of malicious clients, in every round in which they take part.
 
     Args:
         share: fraction of all clients that are malicious.

@@ -1,8 +1,7 @@
-"""Robust aggregation: what a server makes of the uploads of a cohort some of whose clients may be malicious.
+"""Robust aggregation of the uploads of a cohort, some of whose clients may be malicious.
 
-Functions of the uploads u_i of all clients, a tree of arrays [cohort, ...], of which those count for which ``counted``
-[cohort] is True; n is their number. Others change nothing, whatever they hold. Clients have equal weights unless
-weights are given.
+Functions of the uploads u_i of all clients, a tree of arrays [cohort, ...]. The n uploads with ``counted`` [cohort]
+True count; the values of others have no effect. Clients have equal weights unless weights are given.
 """
 
 import jax
@@ -15,7 +14,7 @@ from fedjax_collapse.optim.aggregation import per_client, weighted_sum
 
 
 def check_cohort(rule: str, cohort_size: int, needed: int, formula: str) -> None:
-    """Raises UserError if a cohort has fewer clients than a rule needs; ``formula`` says how many that are."""
+    """Raises UserError if a cohort has fewer than ``needed`` clients, which ``formula`` states in the message."""
     if cohort_size < needed:
         raise UserError(
             f"{rule}: a cohort has {cohort_size} clients, expected at least {formula} = {needed}; "
@@ -53,9 +52,9 @@ def krum_ranks(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: j
 
 
 def bulyan(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: jax.Array | int) -> PyTree:
-    """Returns, of every coordinate, the mean of the n - 4f values closest to the median of the n - 2f chosen uploads.
+    """Returns, in every coordinate, the mean of the n - 4f values closest to the median of n - 2f chosen uploads.
 
-    These are chosen one after the other by Krum among those that remain.
+    Krum chooses these one by one among those that remain.
     """
     distances, n = squared_distances(stacked, counted), jnp.sum(counted)
 
@@ -127,9 +126,9 @@ def trusted_mean(stacked: PyTree, counted: jax.Array, trusted: PyTree) -> PyTree
 def squared_distances(stacked: PyTree, counted: jax.Array) -> jax.Array:
     """Returns the squared distances [cohort, cohort] of uploads; infinite to itself and to those that do not count.
 
-    From the Gram matrix, at full precision, of their differences to the upload that is nearest to the mean, as
-    ``|a|^2 + |b|^2 - 2 a.b`` loses what the uploads have in common. The mean itself is moved by an outlier, and it is
-    rounded; these distances are exact where the updates are small integers.
+    Computed from the Gram matrix, at full precision, of differences to the upload nearest to the mean, as
+    ``|a|^2 + |b|^2 - 2 a.b`` cancels in rounding. An outlier moves the mean itself, which is also rounded; these
+    distances are exact for updates of small integers.
     """
     sizes = norms(_from(stacked, mean_of(stacked, counted)))
     nearest = jnp.argmin(jnp.where(counted, sizes, jnp.inf))

@@ -5,8 +5,8 @@
 
 Baruch et al., "A Little Is Enough: Circumventing Defenses For Distributed Learning" (NeurIPS 2019): f of the n uploads
 that count are malicious, s honest ones are to be farther from the mean than these, H are the n - f honest ones, and the
-deviation has the divisor n - f - 1. blades adds z std(H). If at least half of the honest updates have to be farther, z
-is 0 and nothing is attacked but the variance: with f = 2 of n = 10, of which a warning says so.
+deviation has the divisor n - f - 1. blades adds z std(H). If at least half of the honest updates have to be farther, as
+with f = 2 of n = 10, z is 0: only the variance is attacked, and a warning is logged.
 """
 
 import warnings

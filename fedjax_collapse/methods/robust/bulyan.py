@@ -1,4 +1,4 @@
-"""Bulyan: Krum chooses n - 2f updates one after the other; then, of every coordinate, the values around the median.
+"""Bulyan: Krum chooses n - 2f updates one by one; then each coordinate is a mean of values around the median.
 
     the mean of the n - 4f chosen values that are closest to the chosen values' median
 
@@ -17,7 +17,7 @@ from fedjax_collapse.schema.options import Natural
 
 @struct.dataclass
 class Bulyan(Method):
-    """A trimmed mean around the median of what Krum chooses.
+    """A trimmed mean around the median of the updates that Krum chooses.
 
     Args:
         attackers: number f of malicious uploads that it withstands; a cohort needs 4f + 3 clients.

@@ -3,8 +3,8 @@
     v <- v + mean of (u_i - v) min(1, max_norm / ||u_i - v||),   from the v of the last round, at first 0
 
 Karimireddy et al., "Learning from History for Byzantine Robust Optimization" (ICML 2021). v is the last change of the
-server's params, so with a server optimizer, or with a method that changes the server's update, it is what these made
-of it. One step a round as in the paper; epfml's code takes 3. Params only, with equal weights; see ``median.py``.
+server's params, after a server optimizer and methods that change the server's update. One step a round as in the paper;
+epfml's code takes 3. Params only, with equal weights; see ``median.py``.
 """
 
 import jax

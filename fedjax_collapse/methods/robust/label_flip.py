@@ -2,8 +2,8 @@
 
     y -> C - 1 - y,   C classes
 
-Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning" (USENIX Security 2020). All that a
-malicious client computes from its training examples has the wrong labels, also its class counts.
+Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning" (USENIX Security 2020). Everything
+that a malicious client computes from its training examples has the wrong labels, also its class counts.
 """
 
 import jax.numpy as jnp

@@ -2,7 +2,7 @@
 
 sent = -scale u
 
-Of what the methods before it make of the update; blades flips each local gradient instead.
+u is the update after earlier methods; blades flips each local gradient instead.
 """
 
 import jax

@@ -15,7 +15,7 @@ from fedjax_collapse.schema.options import Natural
 
 @struct.dataclass
 class TrimmedMean(Method):
-    """The mean of what remains of every coordinate.
+    """The mean of every coordinate without its extreme values.
 
     Args:
         trim: number b; a cohort needs 2b + 1 clients. If uploads are lost, fewer values are dropped, so that one

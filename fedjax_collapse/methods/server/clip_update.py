@@ -2,8 +2,8 @@
 
     sent = update * min(1, max_norm / ||update||)
 
-Followed by ``noisy_update``, every client is private by itself, and nothing is accounted for; ``dp_fedavg`` adds noise
-once to the sum, as in McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018).
+With ``noisy_update`` after it every client adds noise, without accounting; ``dp_fedavg`` adds noise once to the sum, as
+in McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018).
 """
 
 import jax

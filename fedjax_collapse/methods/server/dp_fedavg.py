@@ -2,28 +2,28 @@
 
     w <- w + (sum_k u_k min(1, C / ||u_k||) + N(0, (z C)^2 I)) / m,   m: the expected number of clients in a round
 
-McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018): the clip is of the whole upload, and
-the denominator is the same whoever comes. With ``quantile`` the clip follows a quantile of the norms (Andrew et al.,
+McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018): the whole upload is clipped, and the
+denominator does not depend on the cohort. With ``quantile`` the clip follows a quantile of the norms (Andrew et al.,
 "Differentially Private Learning with Adaptive Clipping", 2021), from one more bit of each client:
 
     b = (sum_k ([||u_k|| <= C] - 1/2) + N(0, s^2)) / m + 1/2
     C <- C exp(-clip_rate (b - quantile));   z <- (z^-2 - (2 s)^-2)^-1/2
 
-so that both releases together are as private as the sum alone with noise z. The bits are centred, as in the paper: a
-client that is added or removed changes their sum by 1/2, which is half of what one that is replaced does, as for the
-uploads. (A sum of bits 0 or 1 would change by 1 in both cases, and spend more than the formula says for a client that
-is added or removed.) A round's noise is of the clip C with which its uploads were clipped.
+so that both releases together are as private as the sum alone with noise z. The bits are centred, as in the paper:
+adding or removing a client changes their sum by 1/2, replacing one by 1, as for the uploads. (A sum of bits 0 or 1
+would change by 1 in both cases, and spend more than the formula for adding or removing.) A round's noise belongs to the
+clip C of the round.
 
-With ``noise_cohort_size`` M, a cohort of m clients stands for one of M: the noise on the mean is that of M clients,
-z C / M, as in pfl-research. The epsilon of such a run is of a federation that was not trained, and tables say so.
+With ``noise_cohort_size`` M, a cohort of m clients stands for one of M: the noise on the mean is that of M clients, z C
+/ M, as in pfl-research. The epsilon of such a run is that of a federation that was not trained, which tables state.
 
 With ``bands`` b the noise is correlated (banded matrix factorisation; Choquette-Choo et al., "(Amplified) Banded Matrix
 Factorization", 2023): ``n_t = (xi_t - sum_(0<j<b) c_j n_(t-j)) / c_0`` in the place of xi_t, so that the noise of later
-rounds cancels part of the earlier. c are the first b coefficients of 1 / sqrt(1 - x), of norm 1. A client takes part in
-one of b successive rounds at most, which the sampler's groups see to.
+rounds cancels part of the earlier. c are the first b coefficients of 1 / sqrt(1 - x), of norm 1. The sampler's groups
+ensure that a client takes part in at most one of b successive rounds.
 
-Flower's ``DifferentialPrivacyServerSideAdaptiveClipping`` puts "was clipped" in the place of the bit, so that C runs
-away from the quantile, and adds noise of a denominator to a mean that is weighted by examples.
+Flower's ``DifferentialPrivacyServerSideAdaptiveClipping`` replaces the bit by "was clipped", so that C diverges from
+the quantile, and adds the noise of equal weights to a mean weighted by examples.
 """
 
 import jax
@@ -97,7 +97,7 @@ class DPFedAvg(Method):
         return () if self.quantile is None else jnp.zeros(())  # the centred bit, from ``upload`` to ``finish``
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        """An upload that is not finite counts as 0; leaving the client out would tell the others of it."""
+        """An upload that is not finite counts as 0; skipping the client would reveal it to others."""
         squared, clip = optax.tree.norm(update, squared=True), self._clip(view.shared)
         norm, is_finite = root(squared), jnp.isfinite(squared)  # the root of NaN is 0
         scale = jnp.minimum(1, clip / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
@@ -145,7 +145,7 @@ class DPFedAvg(Method):
         return self.clip if self.quantile is None else shared
 
     def _noisy(self, expected):
-        """Returns the number of clients for which the noise is."""
+        """Returns the number of clients that the noise is for."""
         return expected if self.noise_cohort_size is None else self.noise_cohort_size
 
     def _bit_noise(self, noisy):

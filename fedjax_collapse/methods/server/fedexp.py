@@ -13,7 +13,7 @@ and ``eps`` by its square (``eps_decay=0.998**2``), including the first round; h
 released with FedVLS takes norms over the whole state, so its eta is always 1.
 
 Norms are of what is sent, after the ``upload`` of all methods. D must be the mean of these updates, so FedExP comes
-before other methods that change the server's update; they receive eta D, as a server optimizer does. Each client sends
+before other methods that change the server's update; these receive eta D, as a server optimizer does. Each client sends
 one additional number.
 """
 

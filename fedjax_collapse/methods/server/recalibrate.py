@@ -17,7 +17,7 @@ from fedjax_collapse.nn.model import Model
 class Recalibrate(Method):
     """BatchNorm statistics from a second pass of the cohort."""
 
-    not_sent = ("up/batch_stats/*", "measuring/batch_stats/*")  # they are measured again, whatever they were
+    not_sent = ("up/batch_stats/*", "measuring/batch_stats/*")  # they are measured again
 
     def check_with(self, setup: Setup) -> None:
         if any(jax.tree.leaves(setup.model.mask(setup.private).batch_stats)):

@@ -1,4 +1,4 @@
-"""What one client does in a round."""
+"""One client's round."""
 
 from fedjax_collapse.training.local.context import LocalContext as LocalContext
 from fedjax_collapse.training.local.loop import NotFinite as NotFinite

@@ -1,4 +1,4 @@
-"""Everything that stays the same while one client trains in one round, and the views of it that methods receive."""
+"""The constants of one client's round, and the fields of views that methods receive."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class LocalContext(NamedTuple):
         )
 
     def batch(self, batch: Batch) -> Batch:
-        """Returns the batch of training examples that the client uses in place of one of its own."""
+        """Returns the batch on which the client trains in place of ``batch``, one of its own."""
         for name, method in self.algorithm.having("batch").items():
             changed = method.batch(batch, RoundView(**self.view_fields(name)))
             batch = check_returned(name, "batch", changed, batch)
@@ -61,7 +61,7 @@ class LocalContext(NamedTuple):
         return masks.zero(private, jax.tree.map(jnp.subtract, public.params, self.server.variables.params))
 
     def sent(self, update: PyTree) -> PyTree:
-        """Returns the update as it is sent; 0 in what the server does not change."""
+        """Returns the update that is sent; 0 in variables that the server does not change."""
         return masks.zero(self.algorithm.unchanged_by_server(self.model).params, update)
 
 
@@ -85,6 +85,6 @@ def class_counts(context: LocalContext, variables: Variables) -> jax.Array | Non
 
 
 def as_trained(variables: Variables, context: LocalContext) -> Trained:
-    """Returns a model that the client did not train in the form of one that it trained for zero steps."""
+    """Returns an untrained model with the types of a model after zero steps."""
     steps = jnp.zeros((), context.client.size.dtype)
     return Trained(variables, steps, context.training.learning_rate_in(context.round), metrics={}, carries={})

@@ -15,7 +15,7 @@ FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, then by the method's
 
 
 def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
-    """Returns, for each method that requests some, the outputs of its frozen models."""
+    """Returns the outputs of the frozen models of each method that has some."""
     server, memory, outputs = context.server, context.client.state.memory, {}
     for name, method in context.algorithm.having("frozen").items():
         models = method.frozen(server.variables, server.shared[name], memory[name])
@@ -26,7 +26,7 @@ def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
 def gradient_and_metrics(
     context: LocalContext, variables: Variables, batch: Batch, frozen: FrozenOutputs, key: Key, not_trained: PyTree
 ) -> tuple[PyTree, PyTree, dict[str, jax.Array], dict[str, PyTree]]:
-    """Returns what one batch gives: gradient, running statistics, parts of the loss by name, what methods carry on.
+    """Returns a batch's gradient, running statistics, parts of the loss by name, and the methods' next carries.
 
     Args:
         context: the client's round.
@@ -63,7 +63,7 @@ def gradient_and_metrics(
 
 
 def correct(context: LocalContext, gradient: PyTree, params: PyTree, not_trained: PyTree) -> PyTree:
-    """Returns the gradient that the optimizer sees: corrected by the methods, clipped, then decayed by the methods.
+    """Returns the optimizer's gradient: corrected by the methods, clipped, then decayed by the methods.
 
     Params that are not trained do not count in the norm, and the client's private params are not corrected.
     """
@@ -81,7 +81,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, not_trained
 
 
 def _loss(context, batch, frozen, key, params, batch_stats):
-    """Returns the loss with all methods' terms; also running statistics, terms by name, what methods carry on."""
+    """Returns the loss with all methods' terms; also running statistics, terms by name, and next carries."""
     task, levels = context.model.task, any("levels" in method.needs for method in context.algorithm.methods.values())
     variables = Variables(params, batch_stats)
     outputs, batch_stats = context.model.apply(variables, batch, train=True, key=key, levels=levels)

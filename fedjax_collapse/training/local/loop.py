@@ -28,7 +28,7 @@ from fedjax_collapse.optim.local_training import divide
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
 
-Trainee = tuple[Variables, dict[str, PyTree]]  # what changes in a step: the model, and what methods carry
+Trainee = tuple[Variables, dict[str, PyTree]]  # the values that a step changes: the model, and the methods' carries
 
 _SHOWN = 3  # the number of names in a message
 
@@ -81,8 +81,8 @@ def train(context: LocalContext) -> Trained:
 class _Phase:
     """Steps that train one part of the network, with a fresh optimizer or the client's stored one.
 
-    What is not trained is no part of the loops' state, so that all clients share it. The params that change in a step
-    are without it: a tree with None in its place.
+    Params that are not trained are no part of the loops' state, so that all clients share them. The tree of the params
+    that change in a step has None in their place.
     """
 
     def __init__(self, context: LocalContext, part: str, start: PyTree, tables: PyTree):
@@ -100,9 +100,9 @@ class _Phase:
     def run(
         self, trained: Trainee, steps: jax.Array, first_epoch: jax.Array | int
     ) -> tuple[Trainee, jax.Array, PyTree, tuple[PyTree, PyTree]]:
-        """Returns what is trained after the steps, the next epoch, the optimizer's state and sums over the steps.
+        """Returns the trained params and carries after the steps, the next epoch, the optimizer's state and sums.
 
-        The sums are of examples seen and of metrics, over all steps and also by epoch.
+        Sums are of examples seen and of metrics, over all steps and by epoch.
         """
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
         num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
@@ -140,9 +140,9 @@ class _Phase:
         return trained, first_epoch + num_epochs, optimizer_state, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
-        """Returns what is trained, optimizer state and sums after a step.
+        """Returns trained params and carries, optimizer state and sums after a step.
 
-        A batch of few examples, or tokens, costs no more than the parts that they fill.
+        A batch of few examples, or tokens, costs no more than the parts that it fills.
         """
         trained, state, (total, by_epoch) = carry
         params, parts = trained[0].params, self.context.batch_parts
@@ -161,9 +161,10 @@ class _Phase:
         return trained, state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
 
     def _differentiate(self, num_rows, trained, index, order, key):
-        """Returns a batch's gradient, its running statistics with what methods carry on, and its sums.
+        """Returns a batch's gradient, its running statistics with next carries, and its sums.
 
-        The batch has ``num_rows`` examples, or tokens. The sums are the number of true rows and the metrics times it.
+        The batch has ``num_rows`` examples, or tokens. Sums are the number of true rows, and the metrics times this
+        number.
         """
         (variables, carries), (batch, frozen) = trained, self._get_batch(num_rows, index, order, key)
         key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
@@ -185,7 +186,7 @@ class _Phase:
         return count_tokens(self.context.examples, self.rows[positions], mask)
 
     def _positions(self, count, index, order):
-        """Returns which of the client's examples are in a step, [count], and whether they are true."""
+        """Returns the indices [count] of a step's examples, and whether they are true (not padding)."""
         first = index * self.training.batch_size
         return jax.lax.dynamic_slice_in_dim(order, first, count), first + jnp.arange(count) < self.client.size
 
@@ -239,7 +240,7 @@ def _naming_step(client_id: jax.Array, step: jax.Array):
 
 
 def _not_finite(carry):
-    """Describes what is not finite after a step: terms of the loss, otherwise parameters; empty in compiled code."""
+    """Returns the names of terms of the loss, or else of params, that are not finite; "" in compiled code."""
     (variables, _), _, ((_, sums), _) = carry
     for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
         names = [name for name, value in named.items() if not (is_traced(value) or jnp.isfinite(value).all())]

@@ -25,14 +25,14 @@ class LocalResult(NamedTuple):
 
 
 def run(context: LocalContext) -> LocalResult:
-    """Runs one client's round. ``context.server`` is what the server sent, still without the client's private parts."""
+    """Runs one client's round. ``context.server`` is as received, without the client's private parts."""
     result = run_whole(context)
     memory = client_memory.stored(result.state.memory, context.client.state.memory)
     return result._replace(state=result.state._replace(memory=memory))
 
 
 def run_whole(context: LocalContext) -> LocalResult:
-    """Returns what ``run`` returns, with the whole memory of the methods, of which a part is stored."""
+    """Returns the result of ``run``, with the methods' whole memory, of which a part is stored."""
     algorithm, sent = context.algorithm, context.server.variables
     context = _received(context)
     trained = train(context)
@@ -63,7 +63,7 @@ def measure(context: LocalContext, when: str = "round") -> dict[str, PyTree]:
 
 
 def personal(context: LocalContext) -> Variables:
-    """Returns the model that a client uses after it has received the server's."""
+    """Returns the model that a client uses when it has received the server's."""
     context = _received(context)
     return _personal(context, context.server.variables if context.start is None else context.start)
 
@@ -79,7 +79,7 @@ def predictor(context: LocalContext, of_trained: bool = False) -> Callable[[Outp
 
     Args:
         context: the client's round.
-        of_trained: whether the model is the one of ``personal_of_trained``, not of ``personal``.
+        of_trained: whether the model is from ``personal_of_trained`` instead of ``personal``.
     """
     for name, method in context.algorithm.having("predict").items():
         context = _at_end(context) if of_trained else _with_private(context)
@@ -124,7 +124,7 @@ def _with_private(context):
 
 
 def _sent(context, trained, public):
-    """Returns the context with the memory after the upload, and the update as the methods have changed it."""
+    """Returns the context with the memory after the upload, and the update after all ``upload`` hooks."""
     client, sent = context.client, context.sent(context.update(public))
     memory = dict(client.state.memory)
     for name, method in context.algorithm.having("upload").items():

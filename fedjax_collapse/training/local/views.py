@@ -1,4 +1,4 @@
-"""What methods see of a client before and after its local training."""
+"""The views of a client that methods receive before and after its local training."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -18,26 +18,26 @@ from fedjax_collapse.training.local.loop import train
 
 
 def client_view(context: LocalContext, name: str) -> ClientView:
-    """Returns what the method sees before local training, and when its client is evaluated."""
+    """Returns the view of a method before local training, and when its client is evaluated."""
     return ClientView(**_fields(context, name))
 
 
 def predict_view(context: LocalContext, name: str, batch: Batch) -> PredictView:
-    """Returns what the method sees when its client predicts on a batch."""
+    """Returns the view of a method when its client predicts on a batch."""
     return PredictView(**_fields(context, name), batch=batch)
 
 
 def finish_view(
     context: LocalContext, name: str, trained: Trained, public: Variables, sent: PyTree | None = None
 ) -> FinishView:
-    """Returns what the method sees after local training.
+    """Returns the view of a method after local training.
 
     Args:
         context: the client's round.
         name: the method.
         trained: the result of local training.
         public: the model that may leave the client.
-        sent: the update as other methods have changed it; None if they have not.
+        sent: the update after the ``upload`` hooks so far; None before them.
     """
     update = context.update(public)
     return FinishView(
