@@ -1,4 +1,4 @@
-"""MOON's loss: features agree with those of the server's model rather than of the client's previous model.
+"""MOON's loss: features agree with the server's model rather than with the client's previous model.
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
 """

@@ -21,7 +21,7 @@ MEDIANS = ("lower", "average")
 def classifier_variance(
     logits: Float[Array, "batch classes"], mask: Bool[Array, " batch"], ddof: int = 1, hinge: str = "plain"
 ) -> Float[Array, ""]:
-    """Returns FedUV's variance term: the shortfall of class probabilities' deviations from those of one-hot rows.
+    """Returns FedUV's variance term: the shortfall of class probabilities' deviations from one-hot rows'.
 
     With ``s_j`` the standard deviation of ``softmax(logits)[:, j]`` over the N true rows and ``c`` the same of the
     D x D identity (``1/sqrt(D)`` for ``ddof=1``, ``sqrt(D-1)/D`` for ``ddof=0``), the mean over the D classes of

@@ -23,9 +23,9 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     evaluated                   the model that is evaluated
     personal, predict           the model that a client uses, and its predictions
 
-A method may also declare how clients are weighted (``weighting``), which part of the network is private
-(``private``), which parts are trained one after the other (``phases``), which examples are held out (``validation``),
-what the model must have (``needs``), and the methods with which it cannot be combined (``excludes``).
+A method may also declare how clients are weighted (``weighting``), which part of the network is private (``private``),
+which parts are trained one after the other (``phases``), which examples are held out (``validation``), requirements on
+the model (``needs``), and the methods with which it cannot be combined (``excludes``).
 
 A new method is a new file with one class; no other file has to be edited.
 """
@@ -73,7 +73,7 @@ class RoundView:
     class_counts: jax.Array | None  # [classes] int32, the examples of each class that the client trains on, or None
     training: LocalTraining
     model: Model
-    carry: PyTree  # what this method carries from step to step; () before and after local training
+    carry: PyTree  # passed from step to step by this method; () before and after local training
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ uploads are not the update. Private parts are read from the client's copy. Produ
 sums of matrices, count as their factors. For ``dispatch``, clients send ``Method.dispatch_reads`` and receive
 ``Method.dispatch_makes``.
 
-Reports on the initial model are sent once, before the first round; those of all clients on the final model (``CCVR``
+Reports on the initial model are sent once, before the first round; reports of all clients on the final model (``CCVR``
 with ``clients="all"``) once, after the last. If a method's cohort measures the new model (``Recalibrate``, ``CCVR``),
 the model is sent twice. Zeros that stay zeros, such as the private part of SCAFFOLD's variate, are counted. The network
 is replaced by an outline with the same shapes, so deep networks take no longer.

@@ -63,8 +63,8 @@ def touched(clients: int, cohort: int, rounds: int) -> float:
 def table(efficiency: float = 0.3) -> pd.DataFrame:
     """Returns a row for each federation of ``CASES`` and each of ``PLACES``, with ``TRANSFORMER``.
 
-    Columns are the seconds of a round and what takes most of them; and the bytes that a round reads and sends to each
-    chip, of all sentences on disk and their index, and of SCAFFOLD's states of clients after 2,000 rounds.
+    Columns are the seconds of a round and the part that takes most; the bytes that a round reads and sends to each
+    chip; the bytes of all sentences on disk and their index; and of SCAFFOLD's client states after 2,000 rounds.
     """
     rows = []
     for (clients, cohort), place in ((case, place) for case in CASES for place in PLACES):

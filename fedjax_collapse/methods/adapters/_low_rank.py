@@ -46,7 +46,7 @@ _OF_FACTORS = (
 _OF_REPLACED = (
     Exclusion(
         ("init_memory", "correct"),
-        "{other} corrects changes of a client's adapters by those of earlier rounds, but {own} replaces the adapters; "
+        "{other} corrects a client's adapters by changes of earlier rounds, but {own} replaces the adapters; "
         "leave one out",
     ),
 )
@@ -71,7 +71,7 @@ class LowRank(Method):
         if self.replaces_adapters and not setup.training.momentum_reset:
             raise UserError(
                 f"{type(self).__name__}: training.momentum_reset=False would move a client's adapters by the momentum "
-                "of those that the server replaced; expected momentum_reset=True"
+                "of replaced adapters; expected momentum_reset=True"
             )
 
     @property
@@ -111,11 +111,11 @@ class Ranked(LowRank):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Clients of the network's rank start from what they receive."""
+        """Clients of the network's rank start from the received adapters."""
         return () if self.ranks else ("receive",)
 
     def makes_own(self) -> bool:
-        """Whether clients use personal models, of which the server's truncated ones are none."""
+        """Whether clients use personal models; truncated models of the server do not count."""
         return False
 
     def rank_of(self, view: RoundView) -> jax.Array:

@@ -2,8 +2,8 @@
 
     A = sum_k p_k A_k;   the model of client k is W_0 + s B_k A
 
-Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning" (ICLR 2025): A learns what clients
-have in common, B what is their own. In the released code the classifier is not averaged either.
+Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning" (ICLR 2025): A learns common
+knowledge, B the client's. In the released code the classifier is not averaged either.
 """
 
 from flax import struct

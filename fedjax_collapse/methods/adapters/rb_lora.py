@@ -6,9 +6,9 @@ for each rank j, with factors padded by zeros; ``s B A = U S V^T`` is decomposed
 the first r_k singular directions in its scale. Ha et al., "RB-LoRA: Rank-Balanced Aggregation for Low-Rank Adaptation
 with Federated Fine-Tuning" (Findings of EACL 2026).
 
-The released code computes c_j and never uses it: its RB-LoRA averages padded factors by size. So ``balanced``, what c_j
-multiplies, is our choice. The code also takes V for its transpose, and leaves the clients' scales out of the decomposed
-product. A rank that no client of the cohort has keeps its old factors; the code's c_j is 0.
+The released code computes c_j and never uses it: its RB-LoRA averages padded factors by size. So ``balanced``, the
+factor that c_j multiplies, is our choice. The code also takes V for its transpose, and leaves the clients' scales out
+of the decomposed product. A rank that no client of the cohort has keeps its old factors; the code's c_j is 0.
 """
 
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class RBLoRA(Ranked):
     """Means of factors over the clients that have a rank.
 
     Args:
-        balanced: what c_j multiplies: both ``factors``, or their ``product`` once.
+        balanced: whether c_j multiplies both ``factors``, or their ``product`` once.
     """
 
     ranks: tuple[Count, ...] = option(())

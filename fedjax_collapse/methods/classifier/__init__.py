@@ -1,4 +1,4 @@
-"""Methods for the classifier, which label skew biases most: classes that a client lacks lose against those that it has.
+"""Methods for the classifier, which label skew biases most: training suppresses classes that a client lacks.
 
 They shift or scale logits by a client's class counts, replace the classifier by a fixed simplex, or retrain it on
 virtual features at the server.

@@ -1,4 +1,4 @@
-"""FedLC: lower each logit by a margin that is larger for classes of which the client has fewer examples.
+"""FedLC: lower each logit by a margin that is larger for classes with fewer of the client's examples.
 
     loss = cross-entropy of f_c - tau n_c^(-1/4),     n_c: the client's examples of class c
 

@@ -40,8 +40,8 @@ class FedMR(WithPrototypes, Regularizer):
     """Decorrelation within each class of the batch, and distance to class prototypes.
 
     Args:
-        intra: mu_1, strength of the first term.
-        inter: mu_2, strength of the second term; our choice.
+        intra: strength mu_1 of the first term.
+        inter: strength mu_2 of the second term; our choice.
         variant: scale of the first term: of the released code (``official``), the paper's formula (``paper``), or exact
             correlations (``paper_unit``), without the factor ``m_c^2 / (m_c - 1)^2``, as lemma 1 assumes.
         normalise_d2: whether to divide the paper's variants by the squared number of features.
@@ -50,7 +50,7 @@ class FedMR(WithPrototypes, Regularizer):
         negatives: other prototypes that a row is compared with: of the client's classes (``local``, eq. 4) or of all
             (``all``, the paper's text).
         margin: False drops the comparison with other prototypes.
-        lite: random rows of a batch in the second term (the paper's Lite-10 and Lite-50); 0 for all.
+        lite: random rows of a batch in the second term (published: 10 and 50); 0 for all.
         submission: fraction of clients that submit prototypes, drawn once by client id.
         submission_seed: seed of this draw.
         prototypes: class means (``mean``), or the c-th unit vector for class c (``one_hot``, the authors' ablation).

@@ -24,9 +24,9 @@ class FedRCL(Regularizer):
     """Supervised contrast of the batch's hardest pairs, and its relaxation.
 
     Args:
-        contrast: lambda_1, strength of the supervised contrast.
-        relaxation: lambda_2, strength of the penalty on similar rows of a class.
-        temperature: temperature t.
+        contrast: strength lambda_1 of the supervised contrast.
+        relaxation: strength lambda_2 of the penalty on similar rows of a class.
+        temperature: temperature t of both terms.
         threshold: cosine above which rows of a class are pushed apart.
         levels: where the terms are computed: at every level of the network (``all``, as published: a ResNet's stem and
             stages before their last ReLU), or at the classifier's input (``last``), for any network.

@@ -21,8 +21,8 @@ class FedUV(Regularizer):
     """Penalties on too little spread of class probabilities and of features over the batch.
 
     Args:
-        variance: lambda, strength of the first term; None is the paper's, a quarter of the number of classes.
-        uniformity: mu, strength of the second term.
+        variance: strength lambda of the first term; None is the paper's, a quarter of the number of classes.
+        uniformity: strength mu of the second term.
         ddof: subtracted from the number of rows in the divisor of the standard deviations; 1 in the released code. With
             0 the target is ``sqrt(C - 1) / C``.
         hinge: how the shortfall from one-hot rows counts: its positive part (``plain``), the square of that

@@ -19,8 +19,8 @@ class VICReg(Regularizer):
     """Variance and covariance of the batch's features.
 
     Args:
-        variance: lambda_v, strength of the variance term.
-        covariance: lambda_c, strength of the covariance term; the published ratio is 25 to 1.
+        variance: strength lambda_v of the variance term.
+        covariance: strength lambda_c of the covariance term; the published ratio is 25 to 1.
         gamma: target standard deviation of each feature.
         eps: added to the variances under the root.
     """

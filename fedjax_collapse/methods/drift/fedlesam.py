@@ -43,8 +43,8 @@ class FedLESAM(Method):
 
     Args:
         rho: norm of the perturbation.
-        stored: model that u starts from: the one that the client received in its last round (``own``; at first nothing
-            is perturbed), or the server's model before its last update (``server``).
+        stored: start of u: the model that the client received in its last round (``own``; at first nothing is
+            perturbed), or the server's model before its last update (``server``).
     """
 
     rho: NonNegative = 0.1

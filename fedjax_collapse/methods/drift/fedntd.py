@@ -22,7 +22,7 @@ class FedNTD(Regularizer):
 
     Args:
         strength: factor beta of the distillation; 1 as published.
-        temperature: temperature T; 1 as published.
+        temperature: temperature T of both softmaxes; 1 as published.
     """
 
     needs = ("classes",)

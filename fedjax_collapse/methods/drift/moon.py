@@ -42,7 +42,7 @@ class MOON(Regularizer):
 
     Args:
         strength: factor mu of the contrast; 0.001 to 10 in the paper.
-        temperature: temperature t; 0.5 as published.
+        temperature: temperature t of the contrast; 0.5 as published.
         first_round: in place of the previous model before a client's first round: the ``received`` model, with gradient
             exactly 0 (``mask`` also logs 0), or a random network (``random_init``, FedDecorr's code; ``random_later``,
             from the second round on, MOON's and FedUV's code).

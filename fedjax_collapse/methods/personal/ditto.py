@@ -24,7 +24,7 @@ class Ditto(Method):
 
     Args:
         strength: factor lambda of the squared distance; 1 in the released code.
-        epochs: epochs of the personal model; None takes those of local training.
+        epochs: epochs of the personal model; None takes local training's.
     """
 
     strength: NonNegative = 1.0

@@ -1,4 +1,4 @@
-"""FedALA: each client mixes its last model into the one that it receives, with weights that it learns.
+"""FedALA: each client mixes its last model into the received model, with weights that it learns.
 
     theta  = l + (g - l) W                               in ``part``; as received, g, elsewhere
     W     <- clip(W - rate * dL/dtheta * (g - l), 0, 1)  for each batch

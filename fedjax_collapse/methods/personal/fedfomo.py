@@ -52,9 +52,9 @@ class FedFomo(Method):
     """Mixtures of the models that are best on the client's validation examples.
 
     Args:
-        models: M, the largest number of models that a client receives.
+        models: largest number M of models that a client receives.
         validation: fraction of the client's examples, the last ones, held out from its training; rounded down.
-        explore: epsilon, the probability of a random model.
+        explore: probability epsilon of a random model.
         explore_decay: subtracted from epsilon in every round, until it is 0.
         variant: with ``pfllib`` w is the model at the start of the last training, and the client's own trained model,
             with score 1 at first, may be sent.
@@ -124,7 +124,7 @@ class FedFomo(Method):
         return view.private, offers._replace(models=models, ids=ids, scores=scores, is_known=is_known)
 
     def _choose(self, scores, offered, key, epsilon):
-        """Returns whose models [models] a client receives, of those that are offered [clients]."""
+        """Returns the clients [models] whose models a client receives; ``offered`` [clients] may be chosen."""
         key_explores, key_random, key_ties = jax.random.split(key, 3)
         explores = jax.random.uniform(key_explores, self.models) < epsilon
         at_random = jax.random.uniform(key_random, scores.shape)

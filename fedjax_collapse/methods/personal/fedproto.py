@@ -7,8 +7,8 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI 2022). A row whose class has no
 prototype adds 0 but counts in the mean over the batch, as in the released code; in the first round there are none. A
 class that no client of the cohort has loses its prototype. A client predicts the class of the nearest prototype; while
-there is none, as before the first round, its head predicts. Logits are minus the squared distances; those of classes
-without prototype are finite and lower by a thousand.
+there is none, as before the first round, its head predicts. Logits are minus the squared distances; for classes without
+prototype they are finite and lower by a thousand.
 
     paper           a_kc = examples of class c at client k; features after training; nearest of all prototypes
     released code   average="clients", collected="last_epoch", prediction="own"

@@ -8,12 +8,12 @@
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach"
 (NeurIPS 2020). A batch is divided into D and D', and with ``hf`` also D'', by the position of its rows; the first parts
 have a row more if it does not divide evenly, and a batch of fewer rows is used whole for each of them. A client uses
-the model after ``steps`` adapting steps, by plain SGD at rate alpha, from the one that it received, each on one of its
-shuffled batches; they are taken before every own test, and nothing is stored.
+the model after ``steps`` adapting steps, by plain SGD at rate alpha, from the received model, each on one of its
+shuffled batches, before every own test; nothing is stored.
 
-All gradients include the terms of other methods. Corrections, clipping, momentum and weight decay act on the step of w,
-and the published one has none of them. BatchNorm's running statistics, and the metrics of training, are those of the
-pass on D at w. In the paper clients have equal weights (``weighting="equal"``).
+All gradients include the terms of other methods. Corrections, clipping, momentum and weight decay act on the step of w;
+the published method has none of them. BatchNorm's running statistics and training metrics come from the pass on D at w.
+In the paper clients have equal weights (``weighting="equal"``).
 
 The authors published no code. PFLlib, and the authors of pFedMe, have ``fo``. In PFLlib a batch is twice as large and
 an epoch is two passes, so that there are as many steps as without the method, and alpha is the learning rate. Before a

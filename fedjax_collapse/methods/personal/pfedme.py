@@ -10,7 +10,7 @@ code and in PFLlib; ``reset`` starts it at w_k with every batch. A client uses t
 ended, and the initial model before its first.
 
 The gradient of theta includes the terms of other methods. Corrections, clipping, momentum and weight decay act on the
-step of w_k, and the published one has none of them. BatchNorm's running statistics are updated by the first step of a
+step of w_k; the published method has none of them. BatchNorm's running statistics are updated by the first step of a
 batch only, at theta; they are the client's, and are averaged by the server.
 
 The defaults are the released code's for a neural network on MNIST, with a learning rate of 0.005. The code also has an

@@ -45,7 +45,7 @@ class OmniscientAttack(Attack):
     """An attack whose malicious clients know the honest uploads of the round, and all send the same in their place."""
 
     def forge(self, honest: "Honest") -> PyTree:
-        """Returns what each malicious client sends."""
+        """Returns the upload of each malicious client."""
         raise NotImplementedError
 
     def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:

@@ -124,7 +124,7 @@ def trusted_mean(stacked: PyTree, counted: jax.Array, trusted: PyTree) -> PyTree
 
 
 def squared_distances(stacked: PyTree, counted: jax.Array) -> jax.Array:
-    """Returns the squared distances [cohort, cohort] of uploads; infinite to itself and to those that do not count.
+    """Returns the squared distances [cohort, cohort] of uploads; infinite on the diagonal and if one does not count.
 
     Computed from the Gram matrix, at full precision, of differences to the upload nearest to the mean, as
     ``|a|^2 + |b|^2 - 2 a.b`` cancels in rounding. An outlier moves the mean itself, which is also rounded; these

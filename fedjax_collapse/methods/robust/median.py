@@ -4,7 +4,7 @@ Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical 
 of values it is the mean of the two in the middle, as in NumPy, Flower and epfml's code; PyTorch takes the lower one.
 
 Like every rule that replaces the mean it weights clients equally, and protects params only: BatchNorm's running
-statistics are still averaged by weight, and what other methods report (SCAFFOLD's control variates, prototypes) is
+statistics are still averaged by weight, and reports of other methods (SCAFFOLD's control variates, prototypes) are
 still summed.
 """
 

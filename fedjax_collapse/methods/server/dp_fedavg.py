@@ -51,8 +51,9 @@ class DPFedAvg(Method):
             from ``privacy.epsilon``, if given.
         noise_cohort_size: number M of clients that the noise is for: ``z C / M`` on the mean; None is the run's m.
         quantile: quantile gamma of the norms that the clip follows; None fixes the clip.
-        clip_rate: rate eta of the clip.
-        bit_noise: standard deviation s; None is a twentieth of the number of clients that the noise is for.
+        clip_rate: rate eta at which the clip follows.
+        bit_noise: standard deviation s of the bits' noise; None is a twentieth of the number of clients that the noise
+            is for.
         bands: number of rounds over which the noise is correlated. A client may take part in one of them: with
             ``bands=50`` set ``cohort.sampler=dict(name="poisson", groups=50)``. The server stores ``bands - 1`` models.
     """

@@ -12,7 +12,7 @@ extrapolation, are always the last.
 and ``eps`` by its square (``eps_decay=0.998**2``), including the first round; here neither decays by default. The code
 released with FedVLS takes norms over the whole state, so its eta is always 1.
 
-Norms are of what is sent, after the ``upload`` of all methods. D must be the mean of these updates, so FedExP comes
+Norms are of the sent updates, after the ``upload`` of all methods. D must be the mean of these updates, so FedExP comes
 before other methods that change the server's update; these receive eta D, as a server optimizer does. Each client sends
 one additional number.
 """

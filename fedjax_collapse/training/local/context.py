@@ -16,7 +16,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 class LocalContext(NamedTuple):
-    """One client's round: its data and state, what it received, and the algorithm."""
+    """One client's round: its data and state, the received model and state, and the algorithm."""
 
     algorithm: FedAvg
     model: Model
@@ -27,7 +27,7 @@ class LocalContext(NamedTuple):
     class_counts: jax.Array | None = None
     batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
     start: Variables | None = None  # the model from which training starts; None is the server's
-    carries: Mapping[str, PyTree] = {}  # by method, what it carries over the steps
+    carries: Mapping[str, PyTree] = {}  # by method, passed from step to step
     has_metrics: bool = True  # whether the loss's terms and the score are summed over the steps
 
     @property
