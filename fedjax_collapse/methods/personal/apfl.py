@@ -2,7 +2,7 @@
 
     mixture         vbar = alpha v + (1 - alpha) w_k
     shared model    w_k   <- w_k - learning_rate grad F(w_k)
-    personal      v <- v - learning_rate alpha grad F(vbar)
+    personal        v     <- v - learning_rate alpha grad F(vbar)
     proportion      alpha <- clip(alpha - learning_rate <v - w_k, grad F(vbar)>, 0, 1)
 
 Deng et al., "Adaptive Personalized Federated Learning" (2020). All three steps are on the same batch. The server

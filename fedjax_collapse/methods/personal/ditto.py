@@ -1,6 +1,6 @@
 """Ditto: each client also trains a personal model close to the server's.
 
-    own model   minimises  F_k(v) + strength / 2 * sum (v - w)^2,     w as received
+    v  minimises  F_k(v) + strength / 2 * sum (v - w)^2,     w as received
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML 2021). Clients use v, which starts
 at the initial model and is never sent. The server's model is that of federated averaging. Both trainings see the same
