@@ -46,7 +46,7 @@ _OF_FACTORS = (
 _OF_REPLACED = (
     Exclusion(
         ("init_memory", "correct"),
-        "{other} corrects a client's adapters by changes of earlier rounds, but {own} replaces the adapters; "
+        "{other} corrects changes of a client's adapters by earlier changes, but {own} replaces the adapters; "
         "leave one out",
     ),
 )
