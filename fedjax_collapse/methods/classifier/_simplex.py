@@ -13,7 +13,7 @@ def check_simplex(method: str, model: Model, head: str = "etf") -> Simplex:
         UserError: if there is none (the message suggests ``head``), or if the task is not classification.
     """
     if not model.task.is_classification:
-        raise UserError(f"{method}: expected a classification task, with the classes of the head")
+        raise UserError(f"{method}: expected a task of classification, with the classes of the head")
     if not (found := layers_of_class(model, Simplex)):
         kind, name = head.upper() if head == "etf" else head.capitalize(), type(model.module).__name__
         raise UserError(
