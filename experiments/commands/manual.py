@@ -36,17 +36,15 @@ from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.values import Option, options
 
-_GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
-_GIVEN |= {"coarse_labels", "view", "round", "rounds", "sampler", "clock"}
+_GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target"}
+_GIVEN |= {"coarse_labels", "view", "round", "rounds"}
 _GIVEN_OF = {
     "methods": set(),
     "data.source": _GIVEN - {"num_classes", "domains"},
     "own_tests.name": _GIVEN | {"seed"},
     "training.optimizer.name": _GIVEN | {"learning_rate"},
 }
-_OF_OPTAX = (
-    "`optax.{0}`, which its documentation describes; `launch.py --help={0}` prints its options and their defaults."
-)
+_OF_OPTAX = "**`{0}`**: `optax.{0}`, with the options that `launch.py --help={0}` prints."
 _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "data sources": ("data.source", config_keys.SOURCES),
     "partitions": ("partition.name", config_keys.PARTITIONS),
@@ -61,13 +59,11 @@ _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "settings of local training": ("training", {"training": LocalTraining}),
     "optimizers of local training": ("training.optimizer.name", config_keys.OPTIMIZERS),
     "learning-rate schedules": ("training.schedule.name", SCHEDULES),
-    "cohorts": ("cohort", {"cohort": engine.Participation}),
     "privacy": ("privacy", {"privacy": Privacy}),
     "samplers": ("cohort.sampler.name", SAMPLERS),
     "virtual time": ("cohort.clock", {"clock": engine.Clock}),
 }
 _METHODS_PAGE = Path(__file__).resolve().parents[2] / "docs/methods.md"
-_SEVERAL = 3  # choices with the same option, which the page then describes once
 _WIDTH = 100
 _PAGE_WIDTH = 120
 
@@ -108,28 +104,25 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         check_name("topic of --help", topic, {choice.name: choice for choice in found})
         return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
     configs = [_filled(f"  {relative(path):44} {first_line(path)}", 47) for path in config_files()]
-    options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values]
-    lines = [
-        _filled(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55) + f"\n{_indented(key.meaning)}"
-        for key in _keys()
-    ]
+    options = [f"  --{name:22} {' '.join((values[name].help or '').split())}" for name in values]
+    lines = [_row(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55, key.meaning) for key in _keys()]
     listed = [
-        textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
+        textwrap.fill(f"  {what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="      ")
         for what, group in choices().items()
         if len(group) > 1
     ]
     parts = {
-        "Options": [f"{option:26} {text}" for option, text in options],
+        "Options": options,
         "Configs": configs,
         "Keys, with their defaults": lines,
-        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in listed],
+        "Names (--help=NAME prints the options of one)": listed,
     }
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
 
 
 def _filled(text, indent=2):
-    options = dict(break_long_words=False, break_on_hyphens=False)
-    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent=" " * indent, **options)
+    indented = " " * indent
+    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent=indented, break_long_words=False, break_on_hyphens=False)
 
 
 def first_line(path: Path) -> str:
@@ -139,53 +132,57 @@ def first_line(path: Path) -> str:
 
 def _topic(choice):
     rows = [
-        _filled(f"  {option.name:22} {option.default:22} {option.allowed}", 48) + f"\n{_indented(option.meaning)}"
+        _row(f"  {option.name:22} {option.default:22} {option.allowed}", 48, option.meaning)
         for option in choice.options
     ]
-    title = f"{choice.section}: {choice.name}"
-    return "\n".join([title, textwrap.fill(choice.summary, _WIDTH), "", *(rows or ["  it takes no options"])])
+    title = f"{choice.section}: {choice.name}\n{textwrap.fill(choice.summary, _WIDTH)}\n"
+    return "\n".join([title, *(rows or ["  it takes no options"])])
 
 
-def _indented(text):
-    return textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+def _row(text, indent, meaning):
+    meaning = textwrap.fill(meaning, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return f"{_filled(text, indent)}\n{meaning}"
 
 
 def as_markdown() -> str:
     """Returns the page ``docs/configs.md``."""
     groups = choices()
-    headings = {group[0].section: what for what, group in groups.items()}
+    headings = {"training.augmentation": "augmentations"} | {group[0].section: what for what, group in groups.items()}
     parts = [
         "# Configs: every key, and what it may be",
-        "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the same, and\n"
-        "`--help=NAME` the options of a name. A config file starts from `fedjax_collapse/config/base.py` and changes\n"
-        "values; any of them can also be changed on the command line, as in `--config.partition.alpha=0.05`, or\n"
-        '`--config.seeds="(0,1)"` for a tuple and `--config.methods="dict(fedprox=dict(strength=0.1))"` for a dict.\n'
-        "What chooses something by its name takes the options of that as further keys next to the name. In brackets\n"
-        "are the values that a key may have, and its default.",
+        "`fedjax-collapse manual > docs/configs.md` computes this page; `launch.py --help` and `--help=NAME` print it\n"
+        "in parts. A config file starts from `fedjax_collapse/config/base.py` and changes values. The command line\n"
+        'changes them, too: `--config.partition.alpha=0.05`, `--config.seeds="(0,1)"`,\n'
+        '`--config.methods="dict(fedprox=dict(strength=0.1))"`. The options of a name are further keys next to it:\n'
+        "`partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your own code.\n"
+        "A default follows `=`; without one, an option is required. In brackets are the type, the values, or a link\n"
+        "to the section with the values.",
         "## Keys",
-        "\n".join(_item(key, headings.get(key.name, "")) for key in _keys()),
+        "\n".join(_item(key, headings.get(key.name)) for key in _keys()),
         "### Augmentations",
         "Values of `training.augmentation`, and what they do to an image in raw pixel units:",
         "\n".join(f"* `{name}`: {augment.in_words(preset)}" for name, preset in augment.PRESETS.items()),
     ]
     for what, group in groups.items():
-        parts.append(f"## {what[0].upper()}{what[1:]}")
+        parts += [f"## {what.capitalize()}", f"Key: `{group[0].section}`."]
         if group[0].section == "methods":
             links = ", ".join(f"[`{choice.name}`](methods.md#{choice.made.__name__.lower()})" for choice in group)
-            parts.append(_filled(f"Their options are in [Methods](methods.md): {links}."))
+            parts.append(_filled(f"[Methods](methods.md) has their options: {links}.", 0))
             continue
-        taken_by = Counter(option for choice in group for option in choice.options)
-        several = [option for option, count in taken_by.items() if count >= _SEVERAL]
-        parts += ["Options of several of them:", "\n".join(map(_item, several))] if several else []
+        ours = [choice for choice in group if not choice.made.__module__.startswith("optax")]
+        counts = Counter(option._replace(default="") for choice in ours for option in choice.options).most_common()
+        shared = sorted({option.name: option for option, count in reversed(counts) if count > 1}.values())
+        if shared:
+            parts += ["Options of several names:", "\n".join(map(_item, shared))]
         for choice in group:
-            parts.append(f"### `{choice.name}` (`{choice.section}`)")
-            if choice.made.__module__.startswith("optax"):  # its words may be others in its next version
+            if choice not in ours:  # whose words may be others in its next version
                 parts.append(_OF_OPTAX.format(choice.name))
                 continue
-            own = [_item(option) for option in choice.options if option not in several]
-            also = ", ".join(f"`{option.name}`" for option in choice.options if option in several)
-            own += [_filled(f"* {also}, as above")] if also else []
-            parts += [choice.summary, "\n".join(own) or "It takes no options."]
+            also = [option for option in choice.options if option._replace(default="") in shared]
+            items = [_item(o) for o in choice.options if o not in also and f"{choice.section}.{o.name}" not in keys()]
+            if also:
+                items.append(_filled(f"* as above: {', '.join(map(_assigned, also))}"))
+            parts.append("\n".join([_filled(f"**`{choice.name}`**: {choice.summary}", 0), "", *items]).rstrip())
     return "\n\n".join(parts) + "\n"
 
 
@@ -205,12 +202,14 @@ def _keys():
     return [key.option() for key in keys().values()]
 
 
-def _item(option, heading=""):
-    """Returns an item of a list, with a link to the heading below which the options of the key's values are."""
-    allowed = f"`{option.allowed}`".replace(" | ", "` or `") + ", " if option.allowed else ""
-    default = f"default `{option.default}`" if option.default else "required"
-    link = f"; see [{heading}](#{heading.replace(' ', '-')})" if heading else ""
-    return _filled(f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}")
+def _item(option, heading=None):
+    """Returns an item of a list. With ``heading``, a link to the section of that heading replaces the values."""
+    values = f"[{heading}](#{heading.replace(' ', '-')})" if heading else f"`{option.allowed}`".replace(" | ", "`, `")
+    return _filled(f"* {_assigned(option)} ({values}): {option.meaning}".replace(" (``)", ""))
+
+
+def _assigned(option):
+    return f"`{option.name}={option.default}`".replace("=`", "`")
 
 
 def with_options(page: str) -> str:

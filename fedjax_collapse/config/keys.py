@@ -46,18 +46,18 @@ class Cells(NamedTuple):
     """The cells of a study, and what they are compared with.
 
     Args:
-        seeds: a run for each setting, arm and seed.
-        arms: name -> the values in which this arm differs from the rest of the config.
-        settings: name -> likewise, for all arms (data, partition, rounds, ...); the values of an arm override them, and
-            what a setting has below arms for an arm of that name overrides both.
-        means: name -> settings, as a tuple: tables also have the mean over these settings, under that name.
-        sweep: key -> values: each arm that has the key, such as "training.learning_rate", is run with each.
-        paper: the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number},
-            spreads likewise, columns={name: (setting, measured/MEASUREMENT/NUMBER)} as further names of values,
+        seeds: seeds of the runs: one run for each setting, arm and seed.
+        arms: name -> values of the config that this arm changes.
+        settings: name -> values that this setting changes for all arms (data, partition, rounds, ...). An arm's values
+            override them; ``arms`` of a setting override both.
+        means: name -> tuple of settings: tables also have the mean over these settings, under that name.
+        sweep: key -> values: each arm that has the key, such as "training.learning_rate", runs with each value.
+        paper: the published table to compare with: source; values={setting: {arm: number}} or {arm: number}, and
+            spreads likewise; columns={name: (setting, measured/MEASUREMENT/NUMBER)}, further names of values;
             comparable=True, or False and why; metric: accuracy, best_accuracy, last10_accuracy or validated_accuracy in
             percent, or in their own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with
             target=ARM).
-        title: the report's title; by default "Study" and the name of the study's folder.
+        title: title of the report; by default "Study" and the name of the study's folder.
     """
 
     seeds: tuple = (0,)
@@ -74,9 +74,9 @@ class Clients(NamedTuple):
 
     Args:
         clients: number of clients.
-        methods: name -> options, in which name="my_module:MyClass" may be the class; uploads pass through them in this
-            order; none is federated averaging.
-        head: initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head").
+        methods: name -> options, where name="my_module:MyClass" is a class of your own. Uploads pass through methods in
+            this order; without methods, it is federated averaging.
+        head: initial weights of the classifier; ``orthogonal`` is for a frozen one (training.freeze="head").
     """
 
     clients: Count = 10
@@ -88,12 +88,12 @@ class Data(NamedTuple):
     """The data of all settings.
 
     Args:
-        source: the data set, after a colon with its first argument; further keys are its options.
-        folder: the folder with the data of all settings: of data sets by name, such as cifar10, and that relative paths
-            are below; by default the current folder, for data sets by name also data and ~/data.
-        validation_fraction: the fraction of the training examples of each class, of any source, that no client gets:
-            the server's model is evaluated on them, and tables have the test accuracy of the round that is best there;
-            the same examples for all arms and seeds.
+        source: the data set; its first argument follows a colon (``folder:PATH``), further keys are its options.
+        folder: folder of data sets such as cifar10, and of relative paths; by default the current folder, for data sets
+            also data and ~/data.
+        validation_fraction: fraction of each class's training examples that no client gets and that validate the
+            server's model; tables then have the test accuracy of the round with the best validation. The examples are
+            the same for all arms and seeds.
     """
 
     source: Annotated[str, OpenChoice(SOURCES)] = "digits"
@@ -106,7 +106,7 @@ class Partition(NamedTuple):
 
     Args:
         name: how examples are divided among clients; further keys are its options.
-        seed: seed of the partition; None is the seed of the run, so that every seed of a study has another partition.
+        seed: seed of the partition; None is the seed of the run: every seed of a study has its own partition.
     """
 
     name: Annotated[str, OpenChoice(PARTITIONS)] = "dirichlet"
@@ -117,9 +117,9 @@ class OwnTests(NamedTuple):
     """Clients' own test rows.
 
     Args:
-        name: each client's own test rows: shares, a part of the common test set with its shares of classes, for models
-            with private parts; split, a part of its own examples, of training and test data together, for all models;
-            or given, by the source, as pfllib does.
+        name: each client's own test rows: ``shares``, a part of the common test set with the client's shares of
+            classes, for models with private parts; ``split``, a part of its own training and test examples, for all
+            models; or ``given`` by the source, as in pfllib.
     """
 
     name: str = "shares"
@@ -129,12 +129,10 @@ class Network(NamedTuple):
     """The network.
 
     Args:
-        name: the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex,
-            two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions.
+        name: the network; further keys are its options.
         weights: file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes
             (npz), or any network's from save_weights; a classifier of other classes stays random.
-        adapters: low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers,
-            rank_stabilized, dropout, one_scale, init.
+        adapters: low-rank adapters of the network's layers; all else but the head is then frozen.
     """
 
     name: Annotated[str, OpenChoice(NETWORKS)] = "small_cnn"
@@ -146,9 +144,9 @@ class Server(NamedTuple):
     """The server's step.
 
     Args:
-        optimizer: optimizer of the server; further keys are its options; none takes the mean.
-        batch_norm: BatchNorm is averaged like the rest of the network, local to each client (FedBN), or recalibrate:
-            running statistics are measured on the new model after every round.
+        optimizer: the server's optimizer; further keys are its options. ``none`` takes the mean of the uploads.
+        batch_norm: BatchNorm: ``average`` it like the rest of the network, leave it ``local`` to each client (FedBN),
+            or ``recalibrate`` running statistics on the new model after every round.
     """
 
     optimizer: Annotated[str, OpenChoice(["none", *SERVER_OPTIMIZERS])] = "none"
@@ -159,11 +157,12 @@ class Engine(NamedTuple):
     """How clients and runs are laid out on devices.
 
     Args:
-        layout: how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs.
+        layout: how clients are laid out on devices; ``timed`` measures layouts once and stores the fastest, ``loop`` is
+            for debugging.
         clients_at_once: clients trained in parallel on each device; 0 chooses.
         devices: number of devices; 0 is all.
-        runs: whether runs that differ only in numbers are trained together or separate; auto takes the faster.
-        storage: where examples and client states are stored; auto: on the device if they fit, on disk with
+        runs: whether runs that differ only in numbers are trained together; ``auto`` takes the faster.
+        storage: where examples and client states are stored; ``auto`` is the device if they fit, the disk with
             data.source=store:<folder>.
     """
 

@@ -18,10 +18,10 @@ class OwnSplit(NamedTuple):
     others are tested on. PFLlib's split is the default: a quarter, not stratified.
 
     Args:
-        test: the share of each client's examples that it is tested on.
-        validation: the share that is neither trained nor tested on, from which a round can be chosen.
-        stratified: whether to divide each class in these proportions, as far as the sizes allow; a class with a single
-            example is then trained on.
+        test: fraction of each client's examples that it is tested on.
+        validation: fraction for validation, neither trained nor tested on, by which a round can be chosen.
+        stratified: whether to divide each class in these proportions, as far as its size allows; a single example of a
+            class is trained on.
         seed: of the draw. It also depends on the client's number, and on nothing else.
     """
 

@@ -23,9 +23,9 @@ class Clock:
 
     Args:
         step_seconds: seconds of a local step, one number for all clients or one per client.
-        step_spread: multiplies them by ``exp(step_spread * N(0, 1))``, drawn once per client.
+        step_spread: factors ``exp(step_spread * N(0, 1))`` of these seconds, drawn once per client.
         upload_seconds: seconds of an upload.
-        deadline: uploads that take longer are lost; if all do, the upload of the fastest client arrives.
+        deadline: seconds after which uploads are lost; if all are late, the upload of the fastest client arrives.
     """
 
     step_seconds: Positive | jax.Array
@@ -55,16 +55,15 @@ class Participation:
 
     Args:
         fraction: of the clients in a round, rounded down as in the papers' codes, but to at least one client.
-        sampler: draws the cohort (``samplers.py``): ``Uniform()``, ``Poisson()``, ``BySize()`` or
-            ``Available(probability=0.7)``. In a config a name, with the sampler's options next to it.
-        dropout: the probability that a client of the cohort does not return. At least one returns, because the server
-            would repeat a round without any upload; with ``Poisson``, perhaps none.
-        stragglers: the probability that a client takes only ``straggler_share`` of its local steps. None is 0, without
-            the code for it.
-        straggler_share: the share of its steps that a straggler takes, at least one step.
-        upload_loss: the probability that a client trains and keeps its new state and private parts, but its model, its
-            reports and its measurements of the new model do not arrive. At least one upload arrives, but
-            with ``Poisson``. Weights are normalised over uploads that arrive; the metric ``arrived`` marks them.
+        sampler: draws the cohort (``samplers.py``), such as ``Uniform()`` or ``Available(probability=0.7)``; in a
+            config a name, with its options next to it.
+        dropout: probability that a client of the cohort does not return; None is 0. At least one returns, except with
+            ``Poisson``.
+        stragglers: probability that a client takes only ``straggler_share`` of its local steps; None is 0.
+        straggler_share: fraction of its steps that a straggler takes, at least one step.
+        upload_loss: probability that a client trains and stores its new state and private parts, but its model, reports
+            and measurements do not arrive; None is 0. At least one upload arrives, except with ``Poisson``. Weights are
+            normalised over the uploads that arrive, which the metric ``arrived`` marks.
         clock: virtual time, and a deadline after which uploads are lost; None is neither.
 
     Examples:

@@ -95,9 +95,9 @@ class Poisson(Uniform):
     chosen uniformly, do not take part. Uploads are to be weighted by the ``expected`` number of clients.
 
     Args:
-        limit: number of places; by default ``m + 5 sqrt(m)`` for an expected number m, which is hardly ever reached.
-        groups: number of groups of clients, by identity, which take part in turn: a client is drawn in every so-many-th
-            round, with this many times the probability.
+        limit: number of places; None is ``m + 5 sqrt(m)`` for an expected number m, which is hardly ever reached.
+        groups: number of groups of clients, by identity, that take turns: a client is drawn only in its group's rounds,
+            with ``groups`` times the probability.
     """
 
     may_be_empty = True
@@ -169,9 +169,9 @@ class Available(Uniform):
     """Draws uniformly among the clients that are available in the round; the cohort is smaller if too few are.
 
     Args:
-        probability: that a client is available in a round, one number for all clients or one per client.
-        period: number of rounds of a day and a night. A client is available, with its probability, only in the first
-            half of each period; where its periods begin is drawn once per client.
+        probability: probability that a client is available in a round, one for all clients or one per client.
+        period: number of rounds of a day and a night. A client is available only in the first half of each period; the
+            start of its periods is drawn once.
     """
 
     probability: float | jax.Array = 1.0

@@ -54,7 +54,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 
 def received(view: MeasurementView) -> Numbers:
-    """Effective rank and share of dead features of the model that clients received, which is evaluated for this.
+    """Effective rank and share of dead features of the model that clients received, evaluated for this.
 
     Beside the local models' and the server's, which every evaluation has, they tell training from averaging.
     """
@@ -63,7 +63,7 @@ def received(view: MeasurementView) -> Numbers:
 
 
 def personal_models(view: MeasurementView) -> Numbers:
-    """Effective rank and R of the models that watched clients use, on the whole test set; of several mean and range."""
+    """Effective rank and R, on the whole test set, of the models of watched clients; mean and range if several."""
     spectra, of_server = [model.spectrum for model in view.personal_models.values()], view.server.spectrum
     found = {
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
@@ -73,7 +73,7 @@ def personal_models(view: MeasurementView) -> Numbers:
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:
-    """NC1 to NC4, and the forms of Zhu et al.; those of the classifier only if it is linear."""
+    """NC1 to NC4 and the forms of Zhu et al.; measures of the classifier only if it is linear."""
     _check_classes(view, "neural_collapse")
 
     def collapse(model):
@@ -108,7 +108,7 @@ def lidar(view: MeasurementView) -> Numbers:
 
 
 def sphere(view: MeasurementView) -> Numbers:
-    """Uniformity (of at most 2,000 examples, the same ones in every round) and class alignment."""
+    """Uniformity (of at most 2,000 examples, the same in every round) and class alignment."""
     _check_classes(view, "sphere")
 
     def on_sphere(model):
@@ -274,7 +274,7 @@ def linear_probe(view: MeasurementView) -> Numbers:
 
 
 def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
-    """Features of at most 500 test examples, the same ones in every round, from which reports draw sphere and t-SNE.
+    """Features of at most 500 test examples, the same in every round, for reports' plots of sphere and t-SNE.
 
     Arrays: ``features`` [examples, features], ``local_features`` [watched, examples, features], NaN for one outside the
     cohort, ``clients`` [watched], -1 likewise, ``labels`` [examples].
@@ -287,8 +287,8 @@ def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
 
 
 def client_drift(view: MeasurementView) -> Numbers:
-    """Lengths of the watched clients' updates of the params that they share with the server, the cosine of each pair,
-    and how much they agree: ``|mean update|^2 / mean |update|^2``."""
+    """Lengths of the watched clients' updates of shared params, the cosine of each pair, and their agreement
+    ``|mean update|^2 / mean |update|^2``."""
     updates = list(view.updates.values())
     found = drift(inner_products(updates))
     numbers = over_clients(view, {"local_norm": list(found.norms)})

@@ -16,7 +16,7 @@ DIRECTIONS = (1, 2, 4, 8)  # beyond which the share of energy is a number; of ot
 
 
 def adapters(view: MeasurementView) -> dict[str, float | np.ndarray]:
-    """Spectra of the products ``a s b`` of the adapters of each layer, which are what they add to its matrix.
+    """Spectra of the products ``a s b``, which adapters add to the matrix of each layer.
 
     P_k is a watched client's product after its training; M is their mean, weighted by the clients' numbers of examples;
     G is the server's product, without what a method adds to the base. No product is formed: singular values are those

@@ -29,7 +29,7 @@ _RANKS = {"effective_rank": effective_rank, "stable_rank": stable_rank}
 
 
 def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
-    """Spectra of the round's updates of every weight matrix, and how far the server's change is from their mean.
+    """Spectra of the round's updates of every weight matrix, and the distance of their mean from the server's change.
 
     P_k is a watched client's update, without its private parts; M is their mean, weighted by the clients' numbers of
     examples; G is the change of the server's weights. A convolution's weight is the matrix of its patches.

@@ -13,7 +13,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 def communication(view: MeasurementView) -> dict[str, int]:
-    """Numbers that a client receives and sends in a round, and stores between rounds; the model and all methods.
+    """Numbers that a client receives, sends and stores in a round, for the model and all methods.
 
     ``down`` and ``up`` are counted as by ``fedjax-collapse communication``, and the same in every round; ``stored`` are
     private parts and the methods' memory.

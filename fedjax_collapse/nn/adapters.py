@@ -39,14 +39,14 @@ class LoRA:
 
     Args:
         rank: r, at most the smaller dimension of each matrix.
-        alpha: the scale times the rank.
-        layers: names of layers, the last ones of their paths, or patterns of paths such as ``block_*/query``; ``all``
-            are all linear layers but the head.
+        alpha: the scale s times the rank.
+        layers: names of layers, or patterns of paths such as ``block_*/query``; ``all`` is all linear layers but the
+            head.
         rank_stabilized: whether s is alpha / sqrt(r).
-        dropout: of the adapter's inputs, in training.
-        one_scale: whether clients with smaller ranks (``methods``) have the scale of this rank, too, as in the released
-            code of FLoRA, instead of their own.
-        init: how a is drawn: ``uniform`` in +-1 / sqrt(in), as PyTorch's Linear, or ``gaussian`` with std 1 / r.
+        dropout: rate of dropout of the adapter's inputs in training.
+        one_scale: whether clients with smaller ranks (``methods``) use the scale of this rank, as FLoRA's released
+            code, instead of their own.
+        init: distribution of a: ``uniform`` in +-1 / sqrt(in), as PyTorch's Linear, or ``gaussian`` with std 1 / r.
 
     Examples:
         >>> Model(nn.ViT(10, size="micro", patch=7), (28, 28, 1), adapters=LoRA(rank=4, layers=("query", "value")))

@@ -28,15 +28,15 @@ class Network(nn.Module, kw_only=True):
     """A network: ``represent(images, mask, train)`` [batch, d], which subclasses define, then projector and head.
 
     Attributes:
-        projector: none, moon, feddecorr or feduv (``projector.py``).
+        projector: layers between ``represent`` and the head, as in the paper's code (``projector.py``).
         projector_dim: number of outputs of the projector.
         normalize_features: how features are normalized before the classifier, if at all: to norm 1 (``unit`` or True,
             FedProc), to norm sqrt(d) (``scaled``), or by a LayerNorm without parameters, eps 1e-5 (``layer``). The
-            last two are the baselines of Zhang et al. (TMLR 2024, arXiv 2308.09565), in networks without BatchNorm.
-        head: ``linear``, the class of another head (``heads/``) such as ``heads.ETF``, or a class with options such as
-            ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
-        dtype: dtype in which the layers of ``represent`` compute, bfloat16 or None for float32. Parameters, running
-            statistics, projector and head are float32.
+            last two are baselines (Zhang et al., TMLR 2024, arXiv 2308.09565) of networks without BatchNorm.
+        head: the classifier (``heads/``): a name; in Python a class such as ``heads.ETF``, or ``with_options(heads.ETF,
+            scale=10.0)``.
+        dtype: dtype of the computation in ``represent``; None is float32. Params, running statistics, projector and
+            head are float32.
 
     Raises:
         UserError: at the first call, for an unknown option or images that are too small.
@@ -45,9 +45,7 @@ class Network(nn.Module, kw_only=True):
     projector: Projector = "none"
     projector_dim: Count = only_with(256, projector=...)
     normalize_features: Annotated[str, ("unit", "scaled", "layer")] | bool = False
-    head: Annotated[str, OpenChoice(HEADS, '"module:Class"')] | type[nn.Module] | WithOptions | functools.partial = (
-        "linear"
-    )
+    head: Annotated[str, OpenChoice(HEADS, "")] | type[nn.Module] | WithOptions | functools.partial = "linear"
     dtype: DType = None
 
     smallest_image = 1  # height and width in pixels
@@ -134,8 +132,9 @@ class ConvNetwork(Network, kw_only=True):
     """A network of convolutions and normalisations.
 
     Attributes:
-        norm: batch, group or none.
-        lowering: how convolutions are computed (``convolution.py``); auto, timed (once on the device) or rules.
+        norm: normalisation of the layers.
+        lowering: how convolutions are computed (``lowerings/``): ``auto`` follows rules, ``timed`` measures once on the
+            device.
         target: the device for which the network is compiled, set by ``Model.on``.
     """
 

@@ -126,10 +126,10 @@ class TokenNetwork(Network, kw_only=True):
     for those at ``places`` if they are given (``Model``); or [batch, d], a row for each sequence.
 
     Attributes:
-        vocabulary: the number of ids of the inputs; by default as many as classes.
-        embedding: the width of the vectors.
-        tied: whether logits are products of features with the vectors of the ids, without a bias; then the part
-            ``head`` of the network is the embedding.
+        vocabulary: number of input ids; None is the number of classes.
+        embedding: width of the embedding.
+        tied: whether logits are products of features and the embedding, without a bias; the part ``head`` is then the
+            embedding.
     """
 
     vocabulary: Count | None = None

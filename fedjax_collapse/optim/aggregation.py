@@ -51,7 +51,7 @@ def damped_momentum(decay: Decay) -> optax.GradientTransformation:
     The form of Hsu et al. (2019) has no factor ``(1 - decay)``; it is ``optax.sgd(1.0, momentum=decay)``.
 
     Args:
-        decay: of the server's momentum v, from round to round.
+        decay: decay of the server's momentum v.
     """
     return optax.chain(optax.ema(decay, debias=False), optax.scale(-1.0))
 
@@ -67,8 +67,8 @@ def damped_adagrad(
 
     Args:
         learning_rate: the server's learning rate.
-        momentum: of the first moment v; 0 is none.
-        tau: added to the root of the second moment s, in the units of the update.
+        momentum: decay of the first moment v; 0 is none.
+        tau: added to the root of s, in the units of the update.
     """
     return _adaptive(learning_rate, momentum, tau, lambda second, square: second + square)
 
@@ -80,9 +80,9 @@ def damped_adam(
 
     Args:
         learning_rate: the server's learning rate.
-        momentum: of the first moment v; 0 is none.
-        decay: of the second moment s, from round to round.
-        tau: added to the root of the second moment s, in the units of the update.
+        momentum: decay of the first moment v; 0 is none.
+        decay: decay of the second moment s.
+        tau: added to the root of s, in the units of the update.
     """
     return _adaptive(learning_rate, momentum, tau, lambda second, square: decay * second + (1 - decay) * square)
 
@@ -94,9 +94,9 @@ def damped_yogi(
 
     Args:
         learning_rate: the server's learning rate.
-        momentum: of the first moment v; 0 is none.
-        decay: of the second moment s, from round to round.
-        tau: added to the root of the second moment s, in the units of the update.
+        momentum: decay of the first moment v; 0 is none.
+        decay: decay of the second moment s.
+        tau: added to the root of s, in the units of the update.
     """
     return _adaptive(
         learning_rate, momentum, tau, lambda second, square: second - (1 - decay) * square * jnp.sign(second - square)

@@ -38,32 +38,31 @@ class LocalTraining:
         epochs: passes over the client's data; a fraction is rounded up to whole steps.
         batch_size: examples in a batch.
         learning_rate: the clients' learning rate, in all rounds unless there is a ``schedule``.
-        momentum: of SGD; 0 if there is an ``optimizer``. None is 0 without a buffer; a run replaces 0 by it, so methods
-            see None in ``view.training``.
-        weight_decay: factor of the params that is added to the gradient, also with ``optimizer``.
-        steps: the number of steps of every client, instead of ``epochs``.
-        phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
-            optimizer (FedRep: head first, then body); in a config pairs such as ``(("head", 10), ("body", 1))``.
+        momentum: momentum of SGD; 0 with an ``optimizer``. None is 0 without a buffer; a run replaces 0 by None, so
+            methods see None in ``view.training``.
+        weight_decay: factor of the params that is added to the gradient, also with an ``optimizer``.
+        steps: number of steps of every client, instead of ``epochs``.
+        phases: phases instead of ``epochs``, one after the other, each for a part of the network and with a fresh
+            optimizer (FedRep: head, then body). In a config: ``(("head", 10), ("body", 1))``.
         optimizer: a ``jax.tree_util.Partial`` of an optax constructor with an argument ``learning_rate``, such as
-            ``Partial(optax.adam, b1=0.5)``, instead of SGD. Its numbers are traced; other arguments, such as
-            ``nesterov=True``, are passed with ``options.constructor``. In a config ``dict(name="adam", b1=0.5)``.
-        task_loss: a function of ``LocalView`` that replaces the loss of the model's task; the methods' terms are added.
-        augmentation: a function of every training image in every epoch, in raw pixel units (``data/augment``); None is
-            none. In a config the name of a preset, or ``my_module:function``.
-        clip_norm: the largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is
-            none.
-        drop_last: whether to leave out an epoch's last partial batch. A client with fewer examples than a batch then
-            takes no step and uploads the model that it received.
-        schedule: a ``jax.tree_util.Partial`` of a function of the round, whose value multiplies the learning rate, such
-            as ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is
-            constant. In a config ``dict(name="cosine")``.
-        freeze: the part of the network that keeps its initial value, at clients and server (``core/masks.py``);
-            ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then discard
-            it.
-        logged_epochs: the number of first epochs of a client's round whose metrics are also logged individually, as
-            ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``; NaN for an epoch that the client does not take.
-        momentum_reset: whether momentum starts at zero in every round. Otherwise each client resumes with the buffer of
-            its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client.
+            ``Partial(optax.adam, b1=0.5)``, instead of SGD; in a config ``dict(name="adam", b1=0.5)``. Its numbers are
+            traced; ``options.constructor`` also takes other arguments, such as ``nesterov=True``.
+        task_loss: a function of ``LocalView`` that replaces the task's loss; methods add their terms.
+        augmentation: a function of every training image in every epoch, in raw pixel units (``data/augment``), or None;
+            in a config the name of a preset, or ``my_module:function``.
+        clip_norm: largest norm of the gradient over all params, as in ``torch.nn.utils.clip_grad_norm_``; None does not
+            clip.
+        drop_last: whether to leave out an epoch's last partial batch. A client with less than one batch takes no step
+            and uploads the model that it received.
+        schedule: a ``jax.tree_util.Partial`` of a function of the round that multiplies the learning rate, such as
+            ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is
+            constant. In a config: ``dict(name="cosine")``.
+        freeze: the part of the network that stays as initialised, at clients and server (``core/masks.py``).
+            ``head_at_server`` is FedUV's released "Freeze": clients train the head and then discard it.
+        logged_epochs: number of first epochs of a round whose metrics are also logged one by one, as
+            ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``; NaN for epochs that a client does not take.
+        momentum_reset: whether momentum starts at zero in every round. If False, each client resumes its last momentum,
+            or its state of ``optimizer``, as in code with one optimizer per client.
 
     Examples:
         >>> sgd = LocalTraining(epochs=5, batch_size=64, learning_rate=0.01, momentum=0.9)

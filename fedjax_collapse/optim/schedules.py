@@ -25,6 +25,6 @@ def decay(round: Scalar, factor: Positive = 0.998) -> jax.Array:
 
     Args:
         round: 0 in the first round.
-        factor: of the learning rate, from round to round.
+        factor: factor of the learning rate from round to round.
     """
     return factor**round

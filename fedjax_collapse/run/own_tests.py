@@ -37,8 +37,8 @@ class Finetuning(NamedTuple):
 
     Args:
         epochs: passes over the client's own training rows.
-        part: the part of the network that is trained (``core/masks.py``).
-        learning_rate: of all rounds; None is that of local training, without its schedule.
+        part: the part of the network to train (``core/masks.py``).
+        learning_rate: the learning rate of all rounds; None is that of local training, without its schedule.
     """
 
     epochs: Positive = 1

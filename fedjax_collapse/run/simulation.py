@@ -63,34 +63,30 @@ def simulate(
         federation: the examples and their partition.
         model: the model.
         algorithm: local training, methods and the server's step.
-        rounds: the number of rounds. A study that is started again with more, in its folder, continues to them, or
-            prints in one line why it would not equal a study that had them from its start.
+        rounds: number of rounds. A study that is started again in its folder with more rounds continues to them; if the
+            result would not equal a study that had them from its start, it prints why in one line.
         key: the source of all randomness; equal keys give equal results.
         variables: initial variables of the server; by default the model's own initialisation from ``key``.
-        participation: the fraction of the clients drawn into each round's cohort, at least one; or the rules by which
-            clients are drawn, drop out and fall behind (``engine.Participation``, in a config ``cohort``); default 1,
-            all clients.
-        evaluate_every: rounds between evaluations, which are one compiled call; default 1.
-        checkpoint_every: rounds between checkpoints, rounded up to evaluations; default 10.
-        watch: the clients whose local models are measured: ``one``, the client of the cohort with the lowest identity
-            (default), ``all`` of the cohort, or a tuple of identities, in a config as text: "0,3".
-        measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved;
-            default none. In a config name -> a function of fedjax_collapse/measurements, or "my_module:function"; None
-            removes one.
-        measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
-            measured.
-        on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
-            (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``, which is
-            the default, and the only choice, if a method adds noise to the mean upload (``DPFedAvg``).
-        stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
-        save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
-            step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
-        finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
-            discards (``own_tests.Finetuning``): epochs, part, learning_rate; default none.
-        privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): delta, population,
-            accountant, neighbours. Epsilon stands in all rows of metrics, and ``privacy.json`` in the folder says what
-            it covers; default none, no accounting. Needs a ``folder`` or a ``name``. A config may have epsilon in place
-            of the method's noise_multiplier, which is then computed before the start.
+        participation: fraction of the clients in each round's cohort, at least one client; or the rules by which
+            clients are drawn, drop out and straggle (``engine.Participation``, in a config ``cohort``).
+        evaluate_every: rounds between evaluations, which are one compiled call.
+        checkpoint_every: rounds between checkpoints, rounded up to evaluations.
+        watch: clients whose local models are measured: ``one``, the client of the cohort with the lowest identity;
+            ``all`` of the cohort; or a tuple of identities, in a config as text: "0,3".
+        measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved. In a
+            config name -> a function of fedjax_collapse/measurements, or "my_module:function"; None removes one.
+        measure_every: rounds between measurements, rounded up to evaluations. The last round is always measured.
+        on_nan: response to a loss or model that is not finite: ``stop`` the run and report round, client, step and
+            term; ``skip_client``, repeating the round as if the client had dropped out; or ``continue``. None is
+            ``stop``, but ``continue``, the only choice, if a method adds noise to the mean upload (``DPFedAvg``).
+        stop_at_accuracy: accuracy that ends the run, after the evaluation that reaches it; 0 is never.
+        save_local: whether ``folder`` stores the watched clients' models after local training: never (""), of the
+            ``last`` evaluation, or of ``all``.
+        finetuning: training of every client before it is tested on its own rows (``Federation.from_split``), discarded
+            afterwards (``own_tests.Finetuning``).
+        privacy: accounting of privacy, if a method adds noise to the mean upload (``DPFedAvg``). All rows of metrics
+            then have epsilon, and ``privacy.json`` in the folder says what it covers. Needs a ``folder`` or a ``name``.
+            A config may give epsilon instead of the method's noise_multiplier, which is then computed before the start.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
             ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.

@@ -54,15 +54,15 @@ class FedAvg:
         server_optimizer: a ``jax.tree_util.Partial`` of an optax constructor, such as ``Partial(optax.sgd, 1.0,
             momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are
             traced. None replaces the model by the mean.
-        optimized: whether the server optimizer acts on ``params`` only or on ``all``, BatchNorm's statistics included.
-        weighting: of the uploads: by the clients' number of examples (``size``), ``equal``, by their number of whole
-            ``batches`` (FedMR's released code), or equal and divided by the ``expected`` number of clients in a round,
-            whoever comes; ``default`` is by size, unless a method declares another weighting.
-        private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
-            in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
-            The server's copy of it stays as initialised, and no upload contains it.
-        keep_trained: whether each client keeps its model at the end of its last round, which own tests then score in
-            the stage ``trained``; takes the memory of a model for every client.
+        optimized: whether the server optimizer changes ``params`` only, or ``all``, with BatchNorm's statistics.
+        weighting: weights of uploads: ``equal``; by the clients' number of examples (``size``) or of whole ``batches``
+            (FedMR's released code); or equal and divided by the ``expected`` number of clients in a round. ``default``
+            is ``size``, unless a method declares another one.
+        private: the part of the network that stays at each client (``core/masks.py``), such as ``batch_norm`` in FedBN
+            (Li et al., 2021), in addition to private parts of methods (FedPer, FedRep, LG-FedAvg). Uploads do not
+            contain it; the server's copy stays as initialised.
+        keep_trained: whether each client stores its model after its last round, for own tests in the stage ``trained``;
+            needs the memory of a model for every client.
 
     Examples:
         >>> algorithm = FedAvg(LocalTraining(epochs=2), methods={"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1)})

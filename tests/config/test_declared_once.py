@@ -69,7 +69,7 @@ def test_it_is_a_key_with_its_default_and_its_checks(added):
 
 
 def test_it_is_in_help_completion_and_the_page_of_keys(added):
-    option = f"`{added}` (`int >= 1`, default `7`): {MEANING}"
+    option = f"`{added}=7` (`int >= 1`): {MEANING}"
     assert option in manual.as_markdown()
     assert f"--config.{added}=7" in manual.on_screen("", {}) and MEANING in manual.on_screen("", {})
     options = [option for action in launch_options.command_line("")._actions for option in action.option_strings]

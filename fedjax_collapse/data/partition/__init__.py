@@ -14,7 +14,7 @@ Args:
     alpha: concentration of the Dirichlet distribution; small is heterogeneous.
     seed: seed of the draw.
     min_size: fewest examples of a client; the draw is repeated until each has them.
-    max_tries: the most draws before it is an error.
+    max_tries: most draws before an error.
     classes_per_client: number of classes that each client holds.
     owners: the natural client of each example, an integer from 0.
     path: FLamby's file ``train_test_split``, or the JSON file of indices.
@@ -66,8 +66,8 @@ def dirichlet(
     class due to rounding goes to a client with a part of that class, not always to the last client.
 
     Args:
-        balance: whether a client that already holds an equal share of all examples gets no part of the next class (not
-            in the papers' text, but essential at small alpha).
+        balance: whether a client that holds an equal share of all examples gets no part of the next class (not in the
+            papers' text, but essential at small alpha).
 
     Raises:
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
@@ -120,10 +120,10 @@ def pathological(
     FedDecorr's second table uses this setting, but neither its text nor its code specify how classes are assigned.
 
     Args:
-        method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i for
-            client i and random others, redrawn until all classes have a holder), ``sequential`` (FedMR, see
-            ``partially_disjoint``), or ``shards`` (McMahan et al.: examples sorted by class and divided evenly,
-            ``classes_per_client`` random shards per client, so the number of classes is only approximate).
+        method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i and
+            random others for client i, redrawn until all classes have a holder), ``sequential`` (FedMR, see
+            ``partially_disjoint``), or ``shards`` (McMahan et al.: examples sorted by class, divided into equal shards;
+            ``classes_per_client`` random shards per client, whose number of classes is only approximate).
 
     Raises:
         UserError: if the clients have too few slots for all classes, if a class has fewer examples than holders, or if
@@ -159,8 +159,8 @@ def partially_disjoint(
     differ.
 
     Args:
-        double_pass: whether each class is divided twice, as in the released code: each example has two owners (or
-            counts twice at one), which leaks data between clients.
+        double_pass: whether each class is divided twice, as in the released code: each example has two owners, or
+            counts twice at one, which leaks data between clients.
 
     Raises:
         UserError: if the clients have too few slots for all classes, or if a class has fewer examples than holders.
@@ -211,8 +211,8 @@ def domain(
     """Feature shift: one client per domain; ``domains`` are the domains of the examples, integers from 0.
 
     Args:
-        truncation: each client has ``floor(truncation * size of the smallest)`` random examples and all other examples
-            have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet); 0 keeps all.
+        truncation: every client has ``floor(truncation * size of the smallest domain)`` random examples; the others
+            have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet). 0 assigns all.
 
     Raises:
         UserError: if the number of clients is not the number of domains, or if a client would have no examples.
@@ -285,8 +285,8 @@ def given(
     Independent of the seed, except for ``draw``.
 
     Args:
-        min_size: fewest examples of a client; clients with fewer, and their examples, are left out.
-        draw: whether to draw ``num_clients`` of them, if there are more, which keep their order.
+        min_size: fewest examples of a client; smaller clients are left out.
+        draw: whether to draw ``num_clients`` of the clients, in their order, if there are more.
 
     Raises:
         UserError: if there is not an owner for each example, or if it is another number of clients.
@@ -320,7 +320,7 @@ def dirichlet_of_owners(
     at one client, so that a client is a group of persons.
 
     Args:
-        balance: whether a client that already holds an equal share of all examples gets none of the next person's.
+        balance: whether a client that holds an equal share of all examples gets none of the next person's.
 
     Raises:
         UserError: as in ``dirichlet``; if there is not an owner for each example.
@@ -348,7 +348,7 @@ def pachinko(
 
     Args:
         coarse_labels: the class above the class of each example, such as 20 of CIFAR-100.
-        fine_alpha: concentration of the distribution over the classes below a coarse one.
+        fine_alpha: concentration of the distribution over the classes below a coarse class.
         size: examples of a client; 0 is an equal part, rounded down. Other examples have no owner.
 
     Raises:
@@ -401,8 +401,8 @@ def pfllib_dir(
     PFLlib has alpha 0.1, and draws without an end: 427 times for 20 clients of the 1,797 digits.
 
     Args:
-        min_size: fewest examples of a client; the whole draw is repeated until each has them. None is PFLlib's rule,
-            the smaller of 40 and half of an even share.
+        min_size: fewest examples of a client; the draw is repeated until each has them. None is PFLlib's rule, the
+            smaller of 40 and half of an equal share.
 
     Raises:
         UserError: as in ``dirichlet``.
@@ -421,8 +421,8 @@ def pfllib_pat(
     a class. PFLlib has 2 of 10 classes, 10 of 100 and 20 of 200; all classes are its ``iid``.
 
     Args:
-        balance: whether a class is divided evenly; otherwise its m examples per holder become uniform sizes from
-            m / 10 to m, at least PFLlib's least size over the number of classes, and the last holder takes the rest.
+        balance: whether a class is divided evenly; otherwise, for m examples per holder, sizes are uniform from m / 10
+            to m, at least PFLlib's least size over the number of classes, and the last holder takes the rest.
 
     Raises:
         UserError: if a class would have no client, or too few examples for its clients.

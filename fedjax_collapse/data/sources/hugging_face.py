@@ -2,18 +2,18 @@
 
 Args:
     path: the file or folder.
-    validation: what becomes of a part for validation next to a training and a test part: unused, test or train.
-    test_fraction: share of each client's examples that is held out for the test, where there is no test part.
+    validation: how a validation part next to a test part is used.
+    test_fraction: fraction of each client's or each class's examples that becomes the test part, if there is none.
     seed: seed of the random split into training and test.
     classes: names of the classes to keep, in their new order; none selects all.
-    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
+    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size, which all images must share.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
-    scale: the number that becomes white where grey levels have more than 8 bits; ``max`` for the largest of the
-        training part. Without it, such an image is an error.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
-    image_column: the column with the images; empty to find it.
-    label_column: the column with the classes, integers, truth values or names; empty to find it.
+    scale: the level that becomes white, where grey levels have more than 8 bits; ``max`` is the largest one of the
+        training part. None rejects such images.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
+    image_column: the column with the images; ``''`` finds it.
+    label_column: the column with the classes, integers or names; ``''`` finds it.
     client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.
     coarse_column: the column with the classes above the classes, such as ``coarse_label``, for ``pachinko``.
 """

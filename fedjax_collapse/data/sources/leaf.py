@@ -11,10 +11,10 @@
 Files are read one at a time, as they hold numbers as text.
 
 Args:
-    path: the folder.
+    path: the file or folder.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
 """
 
 import functools
@@ -59,10 +59,10 @@ def leaf(
     Sentiment140 (two classes) or Reddit (ten tokens and the next ones); the files tell which.
 
     Args:
-        image_folder: the folder with the images, where the files have only their names (CelebA).
-        image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
-        max_examples: most examples of a user, the first ones; 0 takes all.
-        vocabulary: the file of words, for Sentiment140 and Reddit; empty to count those of the training part.
+        image_folder: the folder with the images, if the files only name them (CelebA).
+        image_size: height and width in pixels to resize to (bilinear); 0 keeps the size, which all images must share.
+        max_examples: most examples of a client, the first ones; 0 takes all.
+        vocabulary: the file of words, for Sentiment140 and Reddit; ``''`` counts those of the training part.
         vocabulary_size: the number of words; for Reddit with padding and unknown words.
         length: words of a tweet.
 

@@ -6,7 +6,7 @@ length], or as pairs of a list of ids, all of one length, and the number of thos
 when it is loaded; these are not loaded, but read (``stored_arrays.py``).
 
 Args:
-    path: the folder.
+    path: the file or folder.
 """
 
 import functools

@@ -2,18 +2,18 @@
 
 Args:
     path: the file or folder.
-    validation: what becomes of a part for validation next to a training and a test part: unused, test or train.
-    test_fraction: share of each client's examples that is held out for the test, where there is no test part.
+    validation: how a validation part next to a test part is used.
+    test_fraction: fraction of each client's or each class's examples that becomes the test part, if there is none.
     seed: seed of the random split into training and test.
     classes: names of the classes to keep, in their new order; none selects all.
-    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
+    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size, which all images must share.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
-    scale: the number that becomes white where grey levels have more than 8 bits; ``max`` for the largest of the
-        training part. Without it, such an image is an error.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
-    vocabulary: the file of words, most frequent first: lines of a word and its count, or JSON; empty to count the words
-        of the training part, where this is possible.
+    scale: the level that becomes white, where grey levels have more than 8 bits; ``max`` is the largest one of the
+        training part. None rejects such images.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
+    vocabulary: the file of words, most frequent first: lines of a word and its count, or JSON; ``''`` counts the words
+        of the training part, if possible.
     vocabulary_size: the number of words.
     length: tokens, words or characters of a sequence; 0 is the published number.
 """
@@ -80,8 +80,8 @@ def csv(
     An image is named by its path below ``image_folder``, or by its file's name, with or without suffix.
 
     Args:
-        image_folder: the folder with the images, also in subfolders; empty for the folder of the csv file.
-        test_file: the csv file of the test part, which may have no clients; empty to hold out part of each client's.
+        image_folder: the folder with the images, also in subfolders; ``''`` is the folder of the csv file.
+        test_file: the file of the test part, with clients or without; ``''`` holds out a ``test_fraction``.
         image_column: the column with the names of images.
         label_column: the column with the classes, integers or names.
         client_column: the column with the natural clients.
@@ -132,11 +132,10 @@ def texts(
     of Shakespeare and the label the character after it (``next_character``, which is classified: 80 classes).
 
     Args:
-        task: classification, next_word or next_character.
-        text_column: the column with the texts; empty to find it.
-        label_column: the column with the classes, integers or names; empty to find it.
-        client_column: the column with the natural clients, such as ``user``.
-        classes: names of the classes to read, in their new order, such as ("0", "4"); none selects all.
+        task: the label: a class, each next word, or the next character.
+        text_column: the column with the texts; ``''`` finds it.
+        label_column: the column with the classes, integers or names; ``''`` finds it.
+        client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.
 
     Raises:
         UserError: if a file is missing, unreadable or not as expected; the message names it.
@@ -183,11 +182,11 @@ def table(
     class, are held out. The network is ``mlp``, with ``hidden=()`` the linear model.
 
     Args:
-        label_column: the column with the classes, integers or names; empty to find it.
-        client_column: the column with the natural clients, such as ``hospital``; empty if there are none.
+        label_column: the column with the classes, integers or names; ``''`` finds it.
+        client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.
         feature_columns: the columns with the features; none takes all others.
-        test_file: the file of the test part, with clients or without.
-        standardised: whether each feature becomes one of mean 0 and standard deviation 1 on the training part.
+        test_file: the file of the test part, with clients or without; ``''`` holds out a ``test_fraction``.
+        standardised: whether to scale each feature to mean 0 and standard deviation 1 on the training part.
 
     Raises:
         UserError: if a file is missing, unreadable or not as expected; the message names it and the row.

@@ -2,9 +2,9 @@
 
 Args:
     path: the file or folder.
-    max_examples: most examples of a client, its first ones; 0 takes all.
-    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
-        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    max_examples: most examples of a client, the first ones; 0 takes all.
+    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
+        or ``unit``.
     length: tokens, words or characters of a sequence; 0 is the published number.
 """
 
@@ -71,15 +71,15 @@ def tff(
 
     Args:
         path: the file, unpacked (``unlzma emnist_all.sqlite.lzma``), or the HDF5 file of the training part.
-        train_split: name of the split with the training examples: ``all_train``, ``split_by_examples_train``, ...
-        test_split: name of the split with the test examples, such as ``heldout`` of StackOverflow.
+        train_split: the split with the training examples: ``all_train``, ``split_by_examples_train``, ...
+        test_split: the split with the test examples, such as ``heldout`` of StackOverflow.
         test_file: the HDF5 file of the test part.
         task: classification of images, or the task of texts.
         label: the feature with the class, such as ``smiling`` of CelebA.
-        invert: whether to exchange black and white: in EMNIST as stored 1 is the background, which fedjax inverts.
-        vocabulary: the file of words, ``stackoverflow.word_count``.
-        vocabulary_size: the number of words, its first ones.
-        tags: the file of tags, ``stackoverflow.tag_count``.
+        invert: whether to exchange black and white, as fedjax does: EMNIST is stored with background 1.
+        vocabulary: the file ``stackoverflow.word_count``.
+        vocabulary_size: the number of words, the first ones.
+        tags: the file ``stackoverflow.tag_count``.
         tags_size: the number of tags.
 
     Raises:

@@ -25,8 +25,8 @@ class ETF(nn.Module):
 
     Attributes:
         num_classes: number of classes.
-        projector_dim: number of outputs of the projector; None for the number of classes, 0 for no projector.
-        scale: initial s; in the released code 1 for ResNets and 10 for its CNN.
+        projector_dim: number of outputs of the projector; None is the number of classes, 0 no projector.
+        scale: initial s: in the released code 1 for ResNets, 10 for its CNN.
         seed: seed of M.
     """
 

@@ -26,7 +26,7 @@ class Simplex(nn.Module):
 
     Attributes:
         normalize: whether features are scaled to norm 1, so that logits are cosines.
-        seed: seed of P; another one rotates M, which makes no difference after a trained layer.
+        seed: seed of P; another P only rotates M.
 
     Raises:
         UserError: if there are fewer than two classes, or fewer features than classes.

@@ -17,9 +17,9 @@ class TwoHeads(nn.Module):
     """Logits of the generic head.
 
     Attributes:
-        use_bias: whether the logits of each head have a bias.
+        use_bias: whether the logits have a bias.
         copied: whether the personal head starts as a copy of the generic one, as in PFLlib and FL-bench, which doubles
-            the logits; otherwise it starts at 0, so that clients start with the generic predictions.
+            the logits; otherwise it starts at 0 and does not change them.
     """
 
     num_classes: int

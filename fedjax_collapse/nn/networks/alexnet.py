@@ -26,7 +26,7 @@ class AlexNet(ConvNetwork):
 
     Attributes:
         width_multiplier: factor of the numbers of channels.
-        convolutions: channels, size, stride, padding, and whether a 3x3 max-pool follows, of each convolution.
+        convolutions: channels, size, stride, padding of each convolution, and whether a 3x3 max-pool follows.
     """
 
     num_classes: int

@@ -31,9 +31,9 @@ class EfficientNetB0(ConvNetwork):
     Attributes:
         width_multiplier: factor of the numbers of channels.
         stages: expansion, size, stride of the first block, channels, and blocks of each stage.
-        dropout: probability of dropout before the dense layer.
-        drop_path: probability of leaving out a whole block: 0 for the first, rising linearly.
-        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        dropout: rate of dropout before the dense layer.
+        drop_path: rate of leaving out a whole block, which rises linearly from 0 at the first.
+        remat: whether the gradient recomputes activations: less memory, more time.
     """
 
     num_classes: int

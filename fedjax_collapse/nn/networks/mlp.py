@@ -11,8 +11,8 @@ class MLP(Network):
     """Dense layers with ReLU. The features are the output of the last hidden layer.
 
     Attributes:
-        hidden: width of each layer; without any, ``()``, it is the linear model.
-        norm: batch, group or none, between each product and its ReLU, in place of a bias.
+        hidden: width of each layer; ``()`` is the linear model.
+        norm: normalisation before each ReLU, in place of a bias.
     """
 
     num_classes: int

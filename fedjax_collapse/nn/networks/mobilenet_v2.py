@@ -28,7 +28,7 @@ class MobileNetV2(ConvNetwork):
     Attributes:
         width_multiplier: factor of the numbers of channels.
         stages: expansion, channels, blocks, and stride of the first block of each stage.
-        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        remat: whether the gradient recomputes activations: less memory, more time.
     """
 
     num_classes: int

@@ -18,7 +18,8 @@ class MOONCNN(Network):
     Attributes:
         channels: channels of each convolution.
         hidden: width of each dense layer.
-        lowering: how convolutions are computed (``convolution.py``); auto, timed (once on the device) or rules.
+        lowering: how convolutions are computed (``lowerings/``): ``auto`` follows rules, ``timed`` measures once on the
+            device.
     """
 
     num_classes: int

@@ -29,9 +29,9 @@ class PflTransformer(TokenNetwork):
 
     Attributes:
         depth: number of blocks.
-        heads: number of heads of the attention, a divisor of the width.
-        mlp_width: width of the hidden layer of the MLPs.
-        dropout: rate, of the attention's weights, of both outputs and of the hidden layer.
+        heads: number of attention heads, a divisor of the width.
+        mlp_width: width of the MLPs' hidden layer.
+        dropout: rate of dropout: attention weights, both outputs and the hidden layer.
         target: the device for which the network is compiled, set by ``Model.on``.
     """
 

@@ -69,14 +69,14 @@ class ResidualNetwork(ConvNetwork):
     """A convolution, stages of blocks, and the mean over the image.
 
     Attributes:
-        blocks: blocks of each stage, whose channels double from one to the next.
+        blocks: blocks of each stage; every stage doubles the channels.
         strides: stride of the first block of each stage.
-        stem_size: height and width of the first convolution's kernel; no max-pool follows it.
+        stem_size: height and width of the first kernel; no max-pool follows.
         stem_stride: stride of the first convolution.
-        kernel_init: of the convolutions: ``uniform`` (PyTorch's default), ``kaiming_fan_in``, which also is the
-            classifier's, or ``kaiming_fan_out``.
+        kernel_init: initialiser of the convolutions, ``uniform`` as in PyTorch; ``kaiming_fan_in`` is also the
+            classifier's.
         width_multiplier: factor of the numbers of channels.
-        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        remat: whether the gradient recomputes activations: less memory, more time.
     """
 
     num_classes: int

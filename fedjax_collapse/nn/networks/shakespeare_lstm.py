@@ -20,9 +20,9 @@ class ShakespeareLSTM(TokenNetwork):
     are the states of the last LSTM.
 
     Attributes:
-        hidden: the number of cells of an LSTM.
-        layers: the number of LSTMs.
-        predicts: whether there is a prediction after ``every`` token, or only after the ``last``.
+        hidden: number of cells of each LSTM.
+        layers: number of LSTMs.
+        predicts: a prediction after ``every`` token, or only after the ``last``.
     """
 
     num_classes: int

@@ -16,8 +16,8 @@ class StackOverflowLSTM(TokenNetwork):
     other ids, 3,080,360 if ``tied``. Initial weights are Keras'. The features are the outputs of the dense layer.
 
     Attributes:
-        hidden: the number of cells of the LSTM.
-        layers: the number of LSTMs, each followed by a dense layer.
+        hidden: number of cells of each LSTM.
+        layers: number of LSTMs, each followed by a dense layer.
     """
 
     num_classes: int

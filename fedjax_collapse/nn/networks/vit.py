@@ -33,17 +33,17 @@ class ViT(Network):
     the class token is computed, if it alone is read afterwards.
 
     Attributes:
-        size: micro, mini, Ti, S or B: width, depth and heads, where they are not given.
-        patch: height and width of a patch in pixels, of which those of the images are multiples.
+        size: width, depth and heads, unless they are given.
+        patch: height and width of a patch in pixels, a divisor of the image's.
         width: entries of a token.
         depth: number of blocks.
-        heads: number of heads of the attention, a divisor of the width.
-        mlp_width: width of the hidden layer of the MLPs; by default four times the width.
-        pool: what the features are after the last LayerNorm: the class token, or the mean over the patches, without a
-            class token, as in big_vision.
-        epsilon: of LayerNorm; 1e-6, but 1e-12 in Hugging Face's ViT.
-        gelu: erf, or tanh, an approximation of it, as in the JAX codes.
-        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        heads: number of attention heads, a divisor of the width.
+        mlp_width: width of the MLPs' hidden layer; None is four times the width.
+        pool: features after the last LayerNorm: of the class token, or the mean over patches without a class token, as
+            in big_vision.
+        epsilon: of LayerNorm; 1e-12 in Hugging Face's ViT.
+        gelu: ``erf``, or its approximation ``tanh``, as in the JAX codes.
+        remat: whether the gradient recomputes activations: less memory, more time.
         target: the device for which the network is compiled, set by ``Model.on``.
     """
 

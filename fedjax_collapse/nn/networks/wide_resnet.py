@@ -18,9 +18,9 @@ class WideResNet(ConvNetwork):
 
     Attributes:
         depth: number of layers, 6 n + 4 for n blocks in each stage.
-        width_multiplier: factor of the numbers of channels 16, 32 and 64 of the stages.
-        dropout: probability of dropout between the convolutions of a block.
-        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        width_multiplier: factor of the channels 16, 32 and 64 of the stages.
+        dropout: rate of dropout between the convolutions of a block.
+        remat: whether the gradient recomputes activations: less memory, more time.
     """
 
     num_classes: int

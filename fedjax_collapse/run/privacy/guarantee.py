@@ -46,13 +46,12 @@ class Privacy:
     """What a run's privacy is accounted for.
 
     Args:
-        delta: of (epsilon, delta)-differential privacy; less than 1 / population.
-        population: the number of clients from which cohorts are drawn. More than the run has are accounted for as if
-            they were there, and tables say so.
-        accountant: ``pld``, or ``rdp``, which is faster; by default pld, but rdp for cohorts of a fixed size, which pld
-            does not know.
-        neighbours: whether federations differ by a client that is added or removed (``add_or_remove``), or by one that
-            is replaced (``replace``); by default the former, but the latter for cohorts of a fixed size.
+        delta: the delta of (epsilon, delta)-differential privacy, less than 1 / population.
+        population: number of clients from which cohorts are drawn. It may exceed the run's clients; tables then say so.
+        accountant: ``pld``, or the faster ``rdp``. None is ``pld``, but ``rdp`` for cohorts of a fixed size, for which
+            there is no ``pld``.
+        neighbours: neighbouring federations differ by a client that is added or removed, or by one that is replaced.
+            None is ``add_or_remove``, but ``replace`` for cohorts of a fixed size.
     """
 
     delta: Annotated[float, Interval(0, 1, "()")]
