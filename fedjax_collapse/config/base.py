@@ -1,6 +1,6 @@
-"""The config from which a config file starts; it changes values, and a key that is not here is an error.
+"""The config with all defaults. A config file starts from it and changes values; other keys are errors.
 
-``docs/configs.md`` lists the keys, which ``keys.py`` reads from the records that hold them.
+``docs/configs.md`` lists the keys, which ``keys.py`` reads from records.
 """
 
 import copy
@@ -29,7 +29,7 @@ def _type(kind):
 
 
 class StudyConfig(ConfigDict):
-    """A config in which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
+    """A config in which names may have dots, such as the setting alpha 0.1 or the keys of a sweep."""
 
     def __init__(self, values: Any = None, type_safe: bool = True, convert_dict: bool = True) -> None:
         super().__init__(values, type_safe, convert_dict, allow_dotted_keys=True)

@@ -68,7 +68,7 @@ _ALIASES = {  # published methods that are values of other keys
 def algorithm(config: Mapping[str, Any]) -> FedAvg:
     """Returns the algorithm: local training, methods in the order of the config, and the server's step.
 
-    With ``privacy.epsilon``, the method that adds noise gets as much as is needed.
+    With ``privacy.epsilon``, the method that adds noise gets the noise multiplier that this epsilon needs.
 
     Raises:
         UserError: the config is invalid, or no noise is enough.
@@ -139,7 +139,7 @@ def _training(config):
 
 
 def _learning_rate_schedule(value, rounds):
-    """Returns the schedule with that name, or with the name and options of a dict; None if it is constant."""
+    """Returns the schedule of that name, or of a dict with its name and options; None if it is constant."""
     if value in ("constant", {"name": "constant"}):
         return None
     _, function, options = choose("training.schedule", value, SCHEDULES, is_text=True)
@@ -162,10 +162,11 @@ def augmentation(name: str) -> augment.Augmentation | None:
 
 
 def _optimizer(what, config, known):
-    """Returns a constructor of an optimizer with its arguments, whose numbers stay traced; checked by tracing a step.
+    """Returns the constructor of an optimizer with its arguments, whose numbers stay traced. A step is traced to check
+    it.
 
     Raises:
-        UserError: there is no such optimizer, or it cannot be made with them.
+        UserError: there is no such optimizer, or its arguments are invalid.
     """
     name, made_by, arguments = choose(what, config, known)
     given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # local training passes it in every round
@@ -209,7 +210,7 @@ def network(name: str, options: Mapping[str, Any], num_classes: int) -> nn.Modul
     """Returns the network of that name with its options, among them ``head``: a name, or a name with options.
 
     Raises:
-        UserError: there is none, or one of its options, or its head, is invalid.
+        UserError: there is no such network, or one of its options, or its head, is invalid.
     """
     kind = found("network", name, NETWORKS, nn.Module)
     if "head" in options and issubclass(kind, Network):
@@ -234,7 +235,7 @@ def _augmented_shape(config, federation):
 
 
 def schedule(config: Mapping[str, Any]) -> Schedule:
-    """Returns the schedule: the number of rounds, who takes part in them, and what is measured between them."""
+    """Returns the schedule: the number of rounds, the participation of clients, and the measurements."""
     options = without(config["cohort"], "sampler")
     given = dict(fraction=config["participation"])
     if (sampler := config["cohort"].get("sampler")) is not None:
@@ -257,9 +258,10 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
 
 
 def check_privacy(config: Mapping[str, Any]) -> None:
-    """Raises UserError if a cell's privacy does not hold or cannot be accounted for; neither traces nor searches noise.
+    """Raises UserError if the privacy of a cell does not hold or cannot be accounted for, without tracing a program or
+    searching the noise.
 
-    Also raises for a key that privacy rejects (``privacy/keys.py``) with another value than its default.
+    A key that privacy rejects (``privacy/keys.py``) must have its default.
     """
     made = _algorithm(config)
     if not (config["privacy"] or made.having("perturb")):
@@ -287,7 +289,7 @@ def _watch(text):
 
 
 def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
-    """Returns the layout of clients. ``auto``: over all devices, with a good number of clients at once on each."""
+    """Returns the layout of clients. ``auto`` uses all devices, and chooses the number of clients at once on each."""
     options = config["engine"]
     cohort = schedule(config).rule.cohort_size(config["clients"])
     _check_layout(options, cohort)

@@ -1,7 +1,7 @@
 """The cells of a study, every setting with every arm, and their parts of the config.
 
 A cell is named ``<setting>/<arm>``, like its folder, or by its arm if the config has no settings. A sweep makes an arm
-for every value. Configs are mappings here: as declared in a file, or as stored in ``config.json``.
+for every value. Configs are mappings here, as declared in a file or stored in ``config.json``.
 """
 
 import itertools
@@ -25,9 +25,9 @@ OF_ALL_DATA = Data._fields[1:]  # keys of ``data`` that are not options of one s
 
 
 class CellName(NamedTuple):
-    """The name of a cell: its setting, empty if the study has none, and its arm.
+    """The setting of a cell, empty if the study has none, and its arm.
 
-    ``study`` is its study, if there are several.
+    ``study`` names its study, if there are several.
     """
 
     setting: str
@@ -49,7 +49,7 @@ class RunName(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """The changes of an arm; in a sweep also the arm of the config, and its values by the names of the axes."""
+    """The changes of an arm. In a sweep also its arm in the config, and its values by axis."""
 
     changes: Any
     declared: str
@@ -77,10 +77,10 @@ def means_of(config: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:
-    """Returns the arms in the order of the config; one that has a key of the sweep is repeated for each value.
+    """Returns the arms in the order of the config. An arm that has a key of the sweep is repeated for each value.
 
     Raises:
-        UserError: no arm has a key of the sweep, it has no values, or two of them are written alike.
+        UserError: no arm has a key of the sweep, the key has no values, or two values are written alike.
     """
     declared, sweep = config.get("arms") or {}, config.get("sweep") or {}
     arms = {arm: Arm(_at(declared, arm), arm, {}) for arm in declared}
@@ -104,9 +104,9 @@ def cells_of(config: Mapping[str, Any]) -> list[CellName]:
 
 
 def shown_cells(config: Mapping[str, Any]) -> dict[CellName, tuple[CellName, Arm]]:
-    """Returns for each cell its setting and arm in tables and figures, with the arm's changes and swept values.
+    """Returns the setting and arm that tables and figures show for each cell, with the arm's changes and swept values.
 
-    Swept values that change data or partition are part of the setting there, so that arms of a setting have equal data.
+    There, swept values that change data or partition belong to the setting, so that its arms have equal data.
     """
     arms, axes = arms_of(config), _axes_of_data(config)
     found = {}
@@ -139,9 +139,9 @@ def config_of(config: Mapping[str, Any], setting: str) -> Mapping[str, Any]:
 
 
 def _axes_of_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the keys of a sweep that change data or partition, by the names of their axes.
+    """Returns the keys of a sweep that change data or partition, by axis.
 
-    None if a paper's numbers are by arm.
+    There are none if a paper's numbers are by arm.
     """
     if config.get("paper") and not config.get("settings"):
         return {}
@@ -150,7 +150,7 @@ def _axes_of_data(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with these changes; a section that chooses something else loses its old arguments."""
+    """Returns the config with these changes. A section that chooses another name loses its old options."""
     result = dict(config)
     for key, value in changes.items():
         there = result.get(key)
@@ -210,5 +210,5 @@ def _has(config, changes, key):
 
 
 def _at(declared, arm):
-    """Returns the arm's changes; none if arms are a list of names, as in configs of other origins."""
+    """Returns the arm's changes; none if arms are a list of names."""
     return declared[arm] if isinstance(declared, Mapping) else {}

@@ -33,10 +33,10 @@ _OF_SOURCES = {  # what a partition may need besides labels, and what gives it
 
 
 def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Federation]:
-    """Returns the federation of every seed, padded to one capacity so that all of them share one compiled program.
+    """Returns the federation of every seed, padded to one capacity, so that all share a compiled program.
 
     Raises:
-        UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
+        UserError: the source or the partition does not exist, has invalid options, or does not fit the other.
     """
     fraction = config["data"].get("validation_fraction", 0.0)
     if (stored := _from_store(config, fraction)) is not None:
@@ -102,14 +102,14 @@ def _from_store(config, fraction):
 
 
 def _own_split(config):
-    """Returns how each client's examples are divided; None if its tests are rows of the source's test set."""
+    """Returns the division of each client's examples; None if its tests are rows of the source's test set."""
     name = chosen_name("own_tests", config)
     check_name("own_tests", name, OWN_TESTS)
     return from_values("own_tests", OWN_TESTS[name], without(config, "name"), **dict(seed=0) if name == "split" else {})
 
 
 def _given_tests(config, source, parts):
-    """Returns each client's test rows, as the source gives them."""
+    """Returns each client's test rows in the source."""
     if source.test_owners is None or config["partition"]["name"] != "given":
         raise UserError(
             f"own_tests given: data source {config['data']['source']} with partition {config['partition']['name']}; "
@@ -120,7 +120,7 @@ def _given_tests(config, source, parts):
 
 
 def _client_names(config, source, parts):
-    """Returns the names of natural clients, if the clients are these, or those that the partition gives."""
+    """Returns the names of natural clients, or the names that the partition gives; empty without names."""
     if parts.names:
         return parts.names
     if config["partition"]["name"] != "given" or not source.client_names:
@@ -134,7 +134,7 @@ def _owners(source, parts):
 
 
 def _storage(config, source):
-    """Returns where the examples are stored; with ``auto`` on the device unless they take most of its memory."""
+    """Returns where the examples are stored: with ``auto`` on the device, unless they take most of its memory."""
     if config["engine"]["storage"] != "auto":
         return config["engine"]["storage"]
     size, device = source.images.nbytes + source.test_images.nbytes, engine.own_devices()[:1]
@@ -144,7 +144,7 @@ def _storage(config, source):
 def data_source(config: Mapping[str, Any]) -> sources.Source:
     """Returns the data of ``source``: a function of ``data/sources.py`` and, after a colon, its first argument.
 
-    A custom function is named as ``my_module:my_source``. Nothing is held out for validation yet.
+    A custom function is named as ``my_module:my_source``. The data have no validation part yet.
 
     Raises:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
@@ -203,7 +203,7 @@ def _classes(config, source):
     """Returns the classes that a partition divides: the labels, or one class if each example has several labels.
 
     Raises:
-        UserError: it has several, and the partition needs classes.
+        UserError: an example has several labels, and the partition needs classes.
     """
     name, valid = config["partition"]["name"], partition.WITHOUT_CLASSES
     if source.labels.ndim == 1 or ":" in name:
@@ -217,7 +217,7 @@ def _classes(config, source):
 
 
 def _draw_seed(config, seed):
-    """Returns the seed with which a run's data are divided: fixed, or its own."""
+    """Returns the seed of a run's partition: fixed, or the seed of the run."""
     fixed = config["partition"].get("seed")
     return seed if fixed is None else fixed
 

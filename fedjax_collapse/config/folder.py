@@ -1,4 +1,4 @@
-"""The names of all files and folders that a study writes; no other module of ``experiments`` spells them.
+"""The names of all files and folders that a study writes.
 
 A run's folder in a study's folder is ``<setting>/<arm>/seed<k>``, or ``<arm>/seed<k>`` if the study has no settings.
 """

@@ -1,7 +1,7 @@
-"""The keys of a config: which record of the library holds which key, and the values from which a config starts.
+"""The keys of a config: the records of the library that hold them, and the defaults of a config.
 
-A field of one of these records is a key, with the field's default, annotation and description, without being named
-anywhere else. Dicts with a ``name`` choose something by its name; their other keys are its options.
+Each field of these records is a key, with the field's default, annotation and description. A dict with a ``name``
+chooses a class or function; its other keys are the options.
 """
 
 import functools
@@ -43,7 +43,7 @@ HEAD_INITS = {"random": None, "orthogonal": orthogonal_head}
 
 
 class Cells(NamedTuple):
-    """The cells of a study, and what they are compared with.
+    """The cells of a study, and the published numbers to compare with.
 
     Args:
         seeds: seeds of the runs: one run for each setting, arm and seed.
@@ -70,7 +70,7 @@ class Cells(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Who trains what.
+    """The clients, their methods and the head of their networks.
 
     Args:
         clients: number of clients.
@@ -261,7 +261,7 @@ def _of_section(section: str) -> Iterator[Key]:
 
 
 def _further(record):
-    """Returns the fields of a record that are keys, without those that are named in ``_PARTS``."""
+    """Returns the fields of a record that are keys and are not named in ``_PARTS``."""
     named = {name for parts in _PARTS.values() for of, names in parts if of is record for name in names.split()}
     return [field for field in hints(record) if field not in named | set(_ADDED.get(record, "").split())]
 

@@ -93,7 +93,7 @@ class LoadedRun(NamedTuple):
         return np.asarray(features)
 
     def _variables(self, what, variables):
-        """Returns the variables of the run unless others are given, which are checked."""
+        """Returns the given variables, which are checked, or the variables of the run."""
         if variables is None:
             return self.variables
         self.model.check_variables(f"{what}: variables", variables)
@@ -102,9 +102,9 @@ class LoadedRun(NamedTuple):
     def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
         """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
 
-        If every token has a label, [examples, length, classes].
+        If every token has a label, the logits are [examples, length, classes].
 
-        ``variables`` are of this network; by default those of the run.
+        ``variables``: variables of this network, by default of the run.
         """
         variables = self._variables("predict", variables)
         inputs = as_array("predict: inputs", inputs)
@@ -120,14 +120,14 @@ class LoadedRun(NamedTuple):
         """Returns the network in PyTorch, in evaluation mode.
 
         It maps images [batch, channels, height, width], normalised as ``(images - mean) / std``, to logits. Networks of
-        ``fedjax_collapse.nn`` with the usual classifier have such a twin; adapters are merged into the weights of their
+        ``fedjax_collapse.nn`` with a linear classifier can be converted; adapters are merged into the weights of their
         layers.
 
         Args:
             variables: of this network; by default those of the run.
 
         Raises:
-            UserError: PyTorch is not installed, or the network has no twin.
+            UserError: PyTorch is not installed, or the network cannot be converted.
         """
         variables, module = self._variables("to_torch", variables), self.model.module
         name = {kind: name for name, kind in NETWORKS.items()}.get(type(module), type(module).__name__)
@@ -155,22 +155,22 @@ def load_run(
 ) -> LoadedRun:
     """Loads the run of a folder.
 
-    It is a study's, ``<study>/<arm>/seed<k>`` or ``<study>/<setting>/<arm>/seed<k>``, whose data are read again; or
-    that of a call of ``simulate``, whose federation, model and algorithm are in no file and have to be given again.
-    If the newest checkpoint is damaged, the one before it is loaded, with a warning.
+    The data of a run of a study, ``<study>/<arm>/seed<k>`` or ``<study>/<setting>/<arm>/seed<k>``, are read again. For
+    a run of ``simulate``, pass its federation, model and algorithm, which no file has. If the newest checkpoint is
+    damaged, the previous one is loaded, with a warning.
 
     Args:
         folder: the run's folder.
-        trust: import and call custom code that the study's config names, such as ``my_module:MyClass``, which has to be
-            importable. Without it, a folder that someone else has made runs no code but this library's.
-        federation: what ``simulate`` was given, as are the next two; none of them for a run of a study.
-        model: likewise.
-        algorithm: likewise.
+        trust: whether to import and call custom code that the study's config names, such as ``my_module:MyClass``. If
+            False, a folder from someone else runs only code of this library.
+        federation: the federation of ``simulate``; None for a run of a study.
+        model: its model.
+        algorithm: its algorithm.
 
     Raises:
         UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
-            partition, model, algorithm or code differ from those that the run was trained with. Code of a script or
-            notebook itself (``__main__``) is not compared if the three objects are given.
+            partition, model, algorithm or code have changed since the run. If the three objects are given, the code of
+            a script or notebook (``__main__``) is not compared.
 
     Examples:
         >>> import tempfile
@@ -214,7 +214,7 @@ def load_run(
 
 
 def _read_arm(folder, trust):
-    """Returns the values of the arm of a run's folder, all seeds of its study, and that of the run."""
+    """Returns the values of the arm of a run's folder, all seeds of its study, and the seed of the run."""
     (study, setting), seed = study_of(folder), seed_of(folder)
     if seed is None or not (study / CONFIG).exists():
         if (folder / METRICS).exists():
@@ -245,7 +245,7 @@ def _read_config(study: Path) -> dict[str, Any]:
 
 
 def _check_library_only(folder, config):
-    """Raises UserError if the config names code outside of the library: ``module:name``, as a value or a key."""
+    """Raises UserError if a value or key of the config names code outside of the library, ``module:name``."""
     names = dict.fromkeys(_imports({key: value for key, value in config.items() if key != "data"}))
     if is_custom_source(source := str(config["data"].get("source"))):
         names |= {source: None}

@@ -1,4 +1,4 @@
-"""Converts the values of a config to what a study's folder stores: numbers, text, tuples and dicts."""
+"""Converts the values of a config to numbers, text, tuples and dicts, which a study's folder stores."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 def plain(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config as dicts in the order of its file, with tuples and numbers in place of lists and arrays.
 
-    Later code does not use ``ConfigDict``, whose iteration order is alphabetical.
+    A ``ConfigDict`` iterates in alphabetical order.
 
     Raises:
         UserError: a value is of another kind.
@@ -49,7 +49,7 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def _numbers(array):
-    """Returns floats with as many digits as their type has: 0.1 for a float32, not 0.10000000149."""
+    """Returns floats with the digits of their type: 0.1 for a float32, not 0.10000000149."""
     if array.dtype.kind == "V":  # bfloat16
         array = array.astype(np.float32)
     return (array.astype(str).astype(float) if array.dtype.kind == "f" else array).tolist()

@@ -1,4 +1,4 @@
-"""What the configs of published tables and figures share: data, three versions of each, and a paper's numbers."""
+"""Shared parts of the configs of published tables and figures: data, three versions of each, and a paper's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ _NONE: Mapping = MappingProxyType({})
 
 
 class Paper(NamedTuple):
-    """What the studies of a paper have in common."""
+    """The common values of the studies of a paper."""
 
     shared: Changes  # of both versions; these replace the base config's values whole
     full: Changes  # the published setting
@@ -49,12 +49,12 @@ class Paper(NamedTuple):
 
         Args:
             file: The ``__file__`` of the config.
-            arms: As ``config.arms``. What settings change in other arms is left out.
+            arms: As ``config.arms``. Changes of settings in other arms are left out.
             full: The changes of the published setting; ``paper`` is a comparison by ``compared``.
             offline: The changes of the version that a CPU can train, likewise.
             smoke: The settings of ``offline`` that are trained for two rounds with one seed: seconds.
-            smoke_settings: Settings to take these from instead.
-            smoke_network: A network for them instead of this paper's small one.
+            smoke_settings: Settings to train instead.
+            smoke_network: Their network instead of this paper's small network.
             **both: Further changes of both versions.
         """
         defaults, both = plain(base_config()), {"arms": arms, **both}
@@ -93,12 +93,12 @@ def compared(
 
     Args:
         source: The paper and the table in it.
-        rows: By arm; None is a number that is not known. Columns beyond the study's are left out.
+        rows: By arm; None is unknown. Columns beyond the study's are left out.
         why: Why ours are not comparable; empty where they are.
-        spreads: The standard deviations in the same places; None is one that is not printed.
+        spreads: The standard deviations in the same places; None if the paper has none.
         means: The rows of the study's means.
-        columns: As ``config.paper.columns``; rows have them behind the settings.
-        **of_metric: ``metric`` and ``target``, where the numbers are not accuracies.
+        columns: As ``config.paper.columns``; rows have them after the settings.
+        **of_metric: ``metric`` and ``target``, if the numbers are not accuracies.
     """
     given = dict(why=why, spreads=spreads, columns=columns) | of_metric
     paper = dict(source=source, comparable=not why, rows=rows, means=means)
@@ -106,7 +106,7 @@ def compared(
 
 
 def crossed(rows: Mapping[str, Changes], columns: Mapping[str, Changes]) -> dict[str, dict]:
-    """Settings ``<row>-<column>``: the changes of every row, such as a data set, with those of every column."""
+    """Returns settings ``<row>-<column>`` with the changes of every row, such as a data set, and of every column."""
     cells = [(row, column) for row in rows for column in columns]
     return {f"{row}-{column}": merged(rows[row], columns[column]) for row, column in cells}
 
@@ -129,7 +129,7 @@ def _version(values, *changes):
 
 
 def _of_arms(settings, arms):
-    """The settings without their changes of arms other than these."""
+    """Returns the settings without changes of other arms."""
     found = {name: dict(setting) for name, setting in settings.items()}
     for setting in found.values():
         if own := {arm: changes for arm, changes in setting.get("arms", {}).items() if arm in arms}:
@@ -140,7 +140,7 @@ def _of_arms(settings, arms):
 
 
 def _small(values, settings, network):
-    """Two rounds of one epoch with one seed in these settings, with few examples and that network."""
+    """Returns changes for two rounds of one epoch with one seed, few examples and that network, in these settings."""
     return values | dict(
         settings={name: _without_rounds(setting) for name, setting in settings.items()},
         data=_few_examples(values["data"]),

@@ -15,7 +15,7 @@ _CLOSED = ("server", "engine")  # sections without options of something chosen b
 
 
 class Cell(NamedTuple):
-    """An arm in a setting, and the values that all its runs have in common."""
+    """An arm in a setting, and the common values of its runs."""
 
     setting: str  # empty if the study has none
     arm: str
@@ -32,16 +32,16 @@ class Cell(NamedTuple):
 def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -> dict[str, Any]:
     """Returns the values of one arm in a setting.
 
-    The arm's changes override those of the setting, which override the config; changes that the setting declares for
-    the arm, in its own ``arms``, override all of them.
+    The arm's changes override the setting's changes, which override the config. Changes for the arm in the setting's
+    own ``arms`` override all of them.
 
     Args:
         config: the config as declared.
-        arm: None for the values that all arms of the setting have in common.
+        arm: None for the common values of all arms of the setting.
         setting: empty without settings.
 
     Raises:
-        UserError: the arm, the setting, or a key that it changes does not exist, or the key must be the same for all.
+        UserError: the arm, the setting, or a key that it changes does not exist, or the key must be equal in all cells.
     """
     arms, settings = arms_of(config), settings_of(config)
     check_name("setting", setting, settings)
@@ -66,7 +66,7 @@ def _described(setting, arm):
 
 
 def _divided(path, changes, declared):
-    """Returns the changes of a setting for all arms, and those for single arms."""
+    """Returns the changes of a setting for all arms, and its changes for single arms."""
     check_value(path, changes, dict)
     of_arms = changes.get("arms", {})
     check_value(f"{path}.arms", of_arms, dict)
@@ -76,7 +76,7 @@ def _divided(path, changes, declared):
 
 
 def _changed(values, path, changes, fixed):
-    """Returns the values with the changes, which must not include keys that are fixed for all."""
+    """Returns the changed values; keys that are ``fixed`` must not change."""
     check_value(path, changes, dict)
     for key in changes:
         check_key(f"key in {path}", key, [*values, *OF_STUDY])
@@ -87,7 +87,7 @@ def _changed(values, path, changes, fixed):
 
 
 def check_study(config: Mapping[str, Any]) -> None:
-    """Raises UserError if settings, arms or seeds are invalid or cannot be folders, or as ``check_keys`` does."""
+    """Raises UserError if settings, arms or seeds are invalid or cannot name folders; see also ``check_keys``."""
     check_keys(config)
     for key in OF_STUDY:
         if key not in config:
@@ -106,7 +106,7 @@ def check_study(config: Mapping[str, Any]) -> None:
 
 
 def check_folder_name(what, name):
-    """Raises UserError if the name cannot be that of a folder of runs."""
+    """Raises UserError if a folder of runs cannot have this name."""
     size = len(name.encode(errors="replace"))
     if not name.isprintable() or name != name.strip() or set(name) & set("/\\") or name in ("", ".", ".."):
         problem = "expected printable characters, without / and \\ and without spaces at its ends"

@@ -1,4 +1,4 @@
-"""Everything that relies on JAX's internals, which no other module imports, and guards against bugs of its compiler.
+"""The only code that uses JAX's internals, and guards against bugs of its compiler.
 
 JAX's internals may change without notice. A guard names the versions that need it.
 """
@@ -37,10 +37,10 @@ def guard(
     version: str = jaxlib.__version__,
     is_started: Callable[[], bool] = has_started_devices,
 ) -> None:
-    """Adds the flag that this version of jaxlib needs to ``XLA_FLAGS``; a value of the user's is left alone.
+    """Adds the flag that this version of jaxlib needs to ``XLA_FLAGS``, unless the user has set it.
 
-    XLA reads the variable when JAX starts its devices. Nothing is changed after that: the flag would have no effect,
-    and programs would enter JAX's compilation cache under a wrong key. ``warn_unguarded`` then warns.
+    XLA reads the variable when JAX starts its devices. Afterwards, the flag would have no effect and give programs a
+    wrong key in JAX's compilation cache, so it is not added; ``warn_unguarded`` warns.
     """
     given = environ.get("XLA_FLAGS", "").strip()
     if not given.startswith("-"):  # the name of a file of flags; XLA ignores one that is missing
@@ -61,7 +61,7 @@ def _numbers(version):
 
 
 def warn_unguarded(platform: str) -> None:
-    """Warns, once, if programs are compiled for this platform by a JAX that started without a flag that it needs."""
+    """Warns once if JAX started without a flag that compiling for this platform needs."""
     if _unguarded and platform == "cpu":
         warnings.warn(
             f"jaxlib {jaxlib.__version__} is known to compute some programs wrongly on CPUs and has started without "
@@ -72,7 +72,7 @@ def warn_unguarded(platform: str) -> None:
 
 
 def gathered(array: jax.Array, order: np.ndarray) -> jax.Array:
-    """Returns the rows in this order by a gather: XLA of JAX 0.12 divides a reversal wrongly over devices."""
+    """Returns the rows in this order by a gather, because JAX 0.12 shards a reversal wrongly."""
     return array[order]
 
 
@@ -109,7 +109,7 @@ def as_single_process() -> Iterator[None]:
 def bytes_accessed(compiled: jax.stages.Compiled) -> float:
     """Returns the bytes that a program reads and writes by XLA's cost analysis, or NaN if the analysis has no value.
 
-    The analysis counts the body of a loop once. It is the CPU's, also for programs of devices that are not present.
+    The analysis counts the body of a loop once. For devices that are not present, it is the CPU's.
     """
     from jax._src.lib import _jax
 

@@ -1,6 +1,6 @@
-"""Checksums of what rounds read from disk: XXH3, which is faster than memory; a change by chance passes once in 2^64.
+"""Checksums of examples on disk, by XXH3: it is faster than memory, and misses one random change in 2^64.
 
-They do not protect from someone who changes data and checksums alike.
+They do not protect from someone who changes both data and checksums.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SIZE = 16  # bytes of a checksum
 
 
 def checksum(parts: Sequence[memoryview | bytes], seed: int = 0) -> bytes:
-    """Returns the checksum of several pieces of bytes, in this order; at least one."""
+    """Returns the checksum of one or more pieces of bytes, in this order."""
     for part in parts[:-1]:
         seed = xxhash.xxh3_64_intdigest(part, seed)
     return xxhash.xxh3_128_digest(parts[-1], seed)

@@ -1,4 +1,4 @@
-"""Programs that versions of jaxlib are known to compile wrongly for CPUs.
+"""Programs that some versions of jaxlib compile wrongly for CPUs.
 
 The bugs are of YNNPACK, which ``_jax_compat.guard`` disables. ``fedjax-collapse check`` runs these programs in any
 version, each in a fresh process, since some crash:
@@ -20,7 +20,7 @@ _SECONDS = 60  # after which a program is considered to hang
 
 
 def is_right_in_fresh_process(name: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether a program is right with these environment variables; False also if it crashes or hangs."""
+    """Returns whether a program is right with these environment variables. A crash or hang is wrong."""
     command = [sys.executable, "-P", str(Path(__file__).resolve()), name]
     options = dict(env={**environ, "JAX_PLATFORMS": "cpu"}, capture_output=True, timeout=_SECONDS)
     try:

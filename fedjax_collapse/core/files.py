@@ -1,8 +1,8 @@
-"""Files that are complete, and on the disk, as soon as they appear under their name.
+"""Files that are complete and on the disk when they appear under their name.
 
-Written data stays in the system's memory at first, where a power failure loses it; ``fsync`` waits for the disk.
-Only regular files are read and written: opening a pipe, or reading a device, might never end. Caches are in the user's
-cache folder.
+The system first holds written data in memory, where a power failure loses it; ``fsync`` waits for the disk. Only
+regular files are read and written: opening a pipe, or reading a device, might never end. Caches are in the user's cache
+folder.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def appending(path: Path) -> BinaryIO:
 
 
 def read(path: Path) -> bytes:
-    """Returns the content of a regular file. Raises what ``reading`` raises."""
+    """Returns the content of a regular file; for errors, see ``reading``."""
     with reading(path) as file:
         return file.read()
 
@@ -68,8 +68,8 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
 
     Args:
         path: the file to replace.
-        temporary: where the content is written first; by default a name that all writers share, so there must be only
-            one writer at a time.
+        temporary: the path that the content is written to first. All writers share the default, so only one may write
+            at a time.
     """
     temporary = temporary or path.with_suffix(path.suffix + ".tmp")
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -86,7 +86,7 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Has an error of the disk that names no file, such as that it is full, name this one."""
+    """Adds the name of this file to an error of the disk that names none, such as that it is full."""
     try:
         yield
     except OSError as error:
@@ -97,7 +97,7 @@ def named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared(path: Path) -> Iterator[BinaryIO]:
-    """``whole`` for a file that several processes may write at the same time."""
+    """``whole``, for a file that several processes write at the same time."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with whole(path, temporary) as file:

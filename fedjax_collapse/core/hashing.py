@@ -1,4 +1,4 @@
-"""A hash of arrays, to tell whether two runs saw the same data."""
+"""Hashes of arrays, which show whether two runs had the same data."""
 
 import hashlib
 import weakref

@@ -1,4 +1,4 @@
-"""Loops whose number of steps differs among clients that train side by side."""
+"""Loops whose number of steps differs among clients that train in parallel."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,10 @@ def repeat(count: jax.Array, body: Callable[[jax.Array, PyTree], PyTree], carry:
 
 
 def repeat_for_all(count: jax.Array, body: Callable[[jax.Array, PyTree], PyTree], carry: PyTree) -> PyTree:
-    """``repeat`` for a body that changes nothing from a client's count on: the largest count is that of all clients.
+    """``repeat`` up to the largest count of all clients; a client's body must change nothing from its own count on.
 
-    This takes less memory. For each call of its body, ``repeat`` keeps the carry from before, which clients whose count
-    is reached get back.
+    This takes less memory: ``repeat`` stores the previous carry in every step, and returns it to clients that have
+    finished.
     """
     carry, most = differing_with(count, carry), _largest(count)
     return jax.lax.fori_loop(jnp.zeros_like(most), most, body, carry)
@@ -35,11 +35,11 @@ def _largest_of_clients(axis_size, is_batched, number):
 
 
 def differing_with(number: jax.Array, tree: PyTree) -> PyTree:
-    """Returns the same tree; where vmap has a number for each client, it has each leaf for each client, too.
+    """Returns the same tree, with leaves that vmap treats as different for each client if it does so with ``number``.
 
-    Under vmap, JAX traces the body of a loop anew until it knows what differs among clients after some steps, and all
-    does if their number does. A loop in a loop was traced five times; with a start that differs it is traced once. The
-    compiler removes what is chosen here.
+    Under vmap, JAX traces the body of a loop again until it knows which values differ among clients. All do if the
+    number of steps does: nested loops were traced five times, with such a start once. The compiler removes this
+    operation.
     """
     same = number == number
     return jax.tree.map(lambda leaf: jax.lax.select(same, leaf, leaf), tree)

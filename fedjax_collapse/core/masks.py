@@ -1,4 +1,4 @@
-"""Parts of a network by name: what stays private at a client, what a phase trains, what is never trained.
+"""Parts of a network by name: params that stay at a client, that a phase trains, or that are never trained.
 
 A part is a mask: a tree of Python bools with the structure of the network's ``Variables``. It is static, so selecting
 by it costs nothing in a compiled program. ``Model.mask(name)`` makes one:

@@ -1,8 +1,8 @@
 """Communication between several processes that run one program.
 
 ``jax.distributed.initialize`` connects the processes, which all make the same calls in the same order. Only the first
-one reads and writes a run's folder, which need not be on a disk that the others see, and sends the results to the
-others. In a single process these functions communicate nothing.
+process reads and writes a run's folder, and sends the results to the others, which need not see its disk. A single
+process communicates nothing.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ def is_first() -> bool:
 
 
 def is_multiprocess() -> bool:
-    """Returns whether there is more than one process. Starts no devices in a process that is alone."""
+    """Returns whether there are several processes. A single process starts no devices for this."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def connect() -> None:
     """Opens the connections between processes; called in all of them once they have started.
 
-    A connection that a CPU opens by itself, at the first sum over its devices, waits no longer than 30 seconds for
-    processes that are still reading data or compiling. An open connection waits as long as it takes.
+    Otherwise a CPU opens them at the first sum over its devices, and waits at most 30 seconds for processes that are
+    still reading data or compiling. An open connection has no such limit.
     """
     if is_multiprocess():
         all_gather(0)
@@ -63,7 +63,7 @@ def all_gather(value: T) -> list[T]:
 
 
 def in_first_process(function: Callable[P, T]) -> Callable[P, T]:
-    """Returns a function that all processes call together: only the first one computes it, all return its value.
+    """Returns a function that all processes call together: the first one computes the value, and all return it.
 
     Meanwhile ``jax.process_count()`` is 1 in the first process. The value is sent to the others as a pickle. If the
     function raises an exception, the first process raises it, and the others a UserError.
@@ -93,9 +93,9 @@ def in_first_process(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextlib.contextmanager
 def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | None]:
-    """Enters the context in the first process; the others, which receive None, continue once it has been entered.
+    """Enters the context in the first process, then continues in all; the others receive None.
 
-    Raises what a function of ``in_first_process`` raises.
+    For errors, see ``in_first_process``.
     """
     with contextlib.ExitStack() as stack:
         entered = []
@@ -107,7 +107,7 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
     """Checks that all processes return the same values, compared by name and by their ``repr``.
 
     Raises:
-        UserError: a process has other values than the first.
+        UserError: a process has other values than the first process.
     """
     if not is_multiprocess():
         return

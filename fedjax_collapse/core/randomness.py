@@ -1,7 +1,7 @@
-"""The streams of randomness of a run: how each key is derived, and from which number.
+"""The streams of random numbers of a run, and how their keys are derived.
 
-Every key is ``jax.random.fold_in`` of identities (round, client, epoch, step), never of a position, so the numbers that
-are drawn depend neither on the layout of clients nor on where a run was resumed:
+Every key is ``jax.random.fold_in`` of identities (round, client, epoch, step), never of a position. The drawn numbers
+depend neither on the layout of clients nor on the round in which a run was resumed:
 
     key of the run, split into
         variables              the initial model

@@ -18,15 +18,15 @@ Scalar = float | Float[Array, ""]  # a hyper-parameter: a number, traced inside 
 
 
 class UserError(ValueError):
-    """Invalid input from the user: a one-line message that names the value, what was expected and what to do."""
+    """Invalid input from the user. The one-line message names the value, the expected values and a remedy."""
 
 
 class Damaged(UserError):
-    """A file that is missing or differs from what was written; an earlier version of it may still be readable."""
+    """A file is missing or its content has changed since it was written; an earlier version may still be readable."""
 
 
 def in_one_line(record: Any) -> str:
-    """Returns a record as one line, the ``__repr__`` of records of arrays: these by type and shape, trees by number."""
+    """Returns the ``__repr__`` of a record on one line: arrays by type and shape, trees by their number of arrays."""
     fields = (f"{name}={_in_short(getattr(record, name))}" for name in type(record).__annotations__)
     return f"{type(record).__name__}({', '.join(fields)})"
 
@@ -44,7 +44,7 @@ class Examples(NamedTuple):
     """Inputs and labels of any shape and type, with the constants that normalise the inputs.
 
     Images are uint8 (or float32) of shape [height, width, channels]; class labels are int32 scalars. The arrays are on
-    the device, or NumPy arrays on the host if they do not fit there; then each round sends the part that it needs.
+    the device. If they do not fit, they are NumPy arrays on the host, and each round sends the examples that it needs.
     """
 
     inputs: jax.Array | np.ndarray  # [examples, ...]
@@ -67,11 +67,11 @@ class Ownership(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One minibatch of one client. ``mask`` is False on padding rows, which must not influence anything.
+    """One minibatch of one client. ``mask`` is False on padding rows, which must not affect any result.
 
-    If every token of a sequence has a label, a row is a token: ``batch`` is then sequences times length for all but the
-    inputs, and ``mask`` is also False where there is no target. Or rows are those of some tokens,
-    at ``places`` (``data.batches.cut_tokens``).
+    If every token of a sequence has a label, a row is a token: except for the inputs, ``batch`` is then sequences times
+    length, and ``mask`` is also False where there is no target. With ``places``, rows are only the tokens at these
+    places (``data.batches.cut_tokens``).
     """
 
     inputs: jax.Array  # [batch, ...], normalised; of tokens [sequences, length]
@@ -83,7 +83,7 @@ class Batch(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What every network returns. ``features``, the input of the classifier, is the representation under study."""
+    """The outputs of a network. ``features``, the inputs of the classifier, are the representation under study."""
 
     features: jax.Array  # [batch, features]
     logits: jax.Array  # [batch, classes]; for tasks other than classification the predictions, [batch, ...]
@@ -126,7 +126,7 @@ class ClientState(NamedTuple):
 
 @struct.dataclass
 class Drawn:
-    """A client of the cohort, before its rows and its state are looked up."""
+    """A client of the cohort without its rows and its state."""
 
     id: jax.Array  # int32 identity; also the index of its stored state
     size: jax.Array  # number of rows that it trains on, the first ones; 0 for a client that only pads a chunk
@@ -156,7 +156,7 @@ class Drawn:
 
 @struct.dataclass(kw_only=True)
 class Client(Drawn):
-    """Everything that one client has in one round."""
+    """The data, state and keys of one client in one round."""
 
     rows: jax.Array  # [capacity] int32, the rows of its examples; padded
     state: ClientState
@@ -183,5 +183,5 @@ def of_rounds(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def losses_of(metrics: Mapping[str, Any], score: str) -> dict[str, Any]:
-    """Returns the losses of whole rounds: all metrics but ``score``, which may be undefined in a sound run."""
+    """Returns the losses of whole rounds: all metrics but ``score``, which may be NaN in a valid run."""
     return {name: value for name, value in of_rounds(metrics).items() if name != score}

@@ -1,8 +1,8 @@
-"""Arrays with a row per round, on disk: segments of consecutive rounds, later merged into one file.
+"""Arrays with a row per round on disk: first as segments of consecutive rounds, later merged into one file.
 
-A kind of arrays, such as ``clients``, is stored in a run's folder as segments ``clients/000011.npz``, named by their
-first rounds, or merged as ``clients.npz``, or as both, if a finished run continues or was killed while merging. Readers
-take a round from the merged file first, and files are written atomically, so that nothing is lost or read twice.
+A run's folder stores a kind of arrays, such as ``clients``, in segments ``clients/000011.npz``, named by their first
+rounds, or merged in ``clients.npz``; or in both, if a finished run continues or was killed while merging. Readers
+prefer the merged file, and files are written atomically, so that no round is lost or read twice.
 """
 
 import math

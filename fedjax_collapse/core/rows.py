@@ -44,7 +44,7 @@ class Rows:
 
     @classmethod
     def read(cls, path: Path, until: int) -> "Rows":
-        """Reads the rows up to a round; later ones are ignored, as is an incomplete line that a kill has left.
+        """Reads the rows up to a round. Later rows, and a last line that a kill left incomplete, are ignored.
 
         Raises:
             Damaged: names a line that is not a row, or whose round does not come after the previous one.

@@ -1,4 +1,4 @@
-"""The device that a program is compiled for, passed as a value so that no code queries the process for it."""
+"""The device that a program is compiled for, passed as a value instead of queried from the process."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ class Target:
 
     @classmethod
     def of(cls, device: jax.Device) -> "Target":
-        """Returns the target of a device, which may belong to a topology that is only compiled for."""
+        """Returns the target of a device, which may belong to a topology that is not present."""
         platform = "gpu" if device.platform in ("cuda", "rocm") else device.platform
         return cls(platform, "" if platform == "cpu" else device.device_kind)
 

@@ -1,4 +1,4 @@
-"""What programs print while they work: lines, tables and progress bars by rich, on a terminal and elsewhere."""
+"""Output of running programs: lines, tables and progress bars by rich, on a terminal and elsewhere."""
 
 import codecs
 import contextlib
@@ -49,7 +49,7 @@ class Printer:
         )  # fmt: skip
 
     def text(self, text: str) -> Text:
-        """Returns the text as it can be printed; bold stays so."""
+        """Returns the text in characters that can be printed; bold stays bold."""
         text, style = "".join(c if c.isprintable() else " " for c in text), getattr(text, "style", "")
         encoding = self._console.encoding
         return Text.assemble((text.encode(encoding, _ERRORS).decode(encoding), style))
@@ -78,10 +78,10 @@ class Printer:
 
     @contextlib.contextmanager
     def wait(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """Shows what the program is doing, once the body has taken three seconds: a bar, or else a line.
+        """Shows the work of its body, once that has taken three seconds, as a bar or else as a line.
 
-        It yields ``advance(parts=1, total=None)``, which counts parts that are done; ``total`` is the number of all
-        parts if that was not known before. The bar disappears when the wait ends. Waits may be nested.
+        It yields ``advance(parts=1, total=None)``, which counts finished parts; ``total`` is their number, if it was
+        unknown before. The bar disappears when the wait ends. Waits may be nested.
 
         Args:
             what: the work, in a few words.
@@ -108,7 +108,7 @@ class Printer:
 
 
 class _Output:
-    """A stream to which nothing is written after a failure, of which a warning tells."""
+    """A stream that warns of the first failure to write, and then writes nothing more."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

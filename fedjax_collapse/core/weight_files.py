@@ -71,7 +71,7 @@ def read_safetensors(file: Path | str) -> dict[str, np.ndarray]:
 
 
 def check_names(file: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError if an array of the file has the name of a folder of others."""
+    """Raises UserError if the name of an array is the folder of other names, as ``a`` and ``a/b``."""
     for name in arrays:
         for folder in map(str, PurePosixPath(name).parents):
             if folder in arrays:

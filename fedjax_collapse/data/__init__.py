@@ -1,9 +1,8 @@
 """Data sources, partitions, augmentation, and federations built from them.
 
-``reading`` reads files for sources and partitions, which are a package each. ``class_holders`` is part of
-``partition``, ``pixels`` and ``policy`` of ``augment``. ``heterogeneity`` measures how unequal clients are, and
-``virtual_features`` adds features to those of clients. ``text`` makes arrays of texts. Sources of natural clients are
-streams (``stream``): ``collect`` reads them into memory, ``store`` writes them to the disk.
+``reading`` reads files for ``sources`` and ``partition``. ``heterogeneity`` measures how clients differ,
+``virtual_features`` draws additional features for clients, and ``text`` converts texts to arrays. Sources of natural
+clients are streams (``stream``): ``collect`` reads them into memory, ``store`` writes them to the disk.
 """
 
 from fedjax_collapse.data import partition as partition

@@ -1,4 +1,4 @@
-"""Arrays of examples in 32 bits, as devices store them. Numbers whose value would change are rejected."""
+"""Arrays of examples in 32 bits, the precision of devices. Numbers that would change are rejected."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,8 +39,8 @@ def channels_last(name: str, images: np.ndarray, channels_first: bool) -> np.nda
     """Returns [examples, channels, height, width] as [examples, height, width, channels] if ``channels_first``.
 
     Raises:
-        UserError: unless ``channels_first``, if that is the shape: as PyTorch has them. [examples, 3, 3, 3] is taken as
-            it is documented, with the channels last.
+        UserError: the shape has the channels first, as in PyTorch, without ``channels_first``. [examples, 3, 3, 3]
+            counts as channels last.
     """
     if images.ndim != 4:
         return images
@@ -79,7 +79,7 @@ def as_labels(name: str, labels: Any) -> np.ndarray:
     """Converts class labels to int32.
 
     Raises:
-        UserError: if they are not integers from 0 in one dimension, or do not fit.
+        UserError: if they are not integers from 0 in one dimension, or too large.
     """
     labels = as_array(name, labels)
     is_row = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
@@ -106,7 +106,7 @@ def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
     """Returns the number of classes of labels without names: the largest label plus one.
 
     Raises:
-        UserError: if it is far above the number of examples, since one wrong label would make the network that large.
+        UserError: if it is far above the number of examples, because one wrong label would make the network that large.
     """
     largest = int(max(labels.max(initial=0), test_labels.max(initial=0)))
     count, examples = largest + 1, len(labels) + len(test_labels)
@@ -153,7 +153,7 @@ def as_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_named(class_names: Sequence[str], name: str, labels: np.ndarray, of_tokens: bool = False) -> None:
-    """Raises UserError if there are class names and a label of the part ``name`` is not an index into them.
+    """Raises UserError if a label of the part ``name`` is not an index into the class names, if there are any.
 
     Labels [examples, classes] are 0 or 1 for each name, unless they are ``of_tokens``.
     """

@@ -22,10 +22,10 @@ def get_batch(
 
     Without ``examples.mean``, inputs are not changed, and integers stay integers.
 
-    Each image is augmented with a separate key, derived from ``key`` and its row in the whole data set; neither its
-    position in the batch nor its row in the part of the data set on the device matters.
+    Each image is augmented with a separate key, derived from ``key`` and its row in the whole data set, not from its
+    position in the batch or on the device.
 
-    With ``examples.pad``, labels and mask are those of the tokens of all rows, in their order.
+    With ``examples.pad``, labels and mask have an entry for each token of all rows, in order.
     """
     inputs = examples.inputs.at[rows].get(mode="promise_in_bounds")
     inputs = inputs if examples.mean is None else inputs.astype(examples.mean.dtype)
@@ -40,9 +40,9 @@ def get_batch(
 
 
 def cut_tokens(batch: Batch, room: int) -> Batch:
-    """Returns a batch of tokens with the rows of those alone that targets need, padded to ``room`` rows.
+    """Returns a batch with the rows of the tokens that targets need, padded to ``room`` rows.
 
-    They have a target or come before one in their sequence. ``room`` must not be less than ``count_tokens``.
+    These tokens have a target or precede one in their sequence. ``room`` must be at least ``count_tokens``.
     """
     count = len(batch.mask)
     is_needed = _are_needed(batch.mask.reshape(len(batch.inputs), -1)).reshape(-1)
@@ -52,7 +52,7 @@ def cut_tokens(batch: Batch, room: int) -> Batch:
 
 
 def count_tokens(examples: Examples, rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns the number of tokens of the sequences at ``rows`` [batch], where ``mask``, that targets need."""
+    """Returns the number of tokens that targets need, in the sequences at ``rows`` [batch] where ``mask`` is True."""
     labels = examples.labels.at[rows].get(mode="promise_in_bounds")
     return jnp.sum(_are_needed(mask[:, None] & (labels != examples.pad)))
 
@@ -77,7 +77,7 @@ def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:
 def sum_batches(
     batch_size: int, examples: Examples, rows: jax.Array, size: jax.Array, summarize: Callable[[Batch], PyTree]
 ) -> PyTree:
-    """Returns the sum of ``summarize(batch)`` over batches of the first ``size`` of ``rows``, each row once."""
+    """Returns the sum of ``summarize(batch)`` over batches of the first ``size`` rows, each row once."""
     first_rows = pad_to_batches(rows, batch_size)[:batch_size]
     zeros = zeros_of(jax.eval_shape(summarize, get_batch(examples, first_rows, jnp.ones(batch_size, bool))))
     add = functools.partial(jax.tree.map, jnp.add)

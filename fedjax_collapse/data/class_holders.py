@@ -1,7 +1,7 @@
 """Assignment of classes to clients, and of their examples.
 
-``balanced``, ``niid`` and ``sequential`` return which client holds which class, [clients, classes] bool;
-``divide_classes`` and ``take`` draw from Dirichlet distributions and from classes by weights.
+``balanced``, ``niid`` and ``sequential`` return [clients, classes] bool: True if the client holds the class.
+``divide_classes`` draws from Dirichlet distributions, and ``take`` draws classes by weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def rows_by_class(labels: Labels) -> list[np.ndarray]:
 
 
 def check_num_clients(labels: Labels, num_clients: int, min_size: int) -> None:
-    """Raises UserError if there are no clients, or not ``min_size`` examples for each."""
+    """Raises UserError if there are no clients, or fewer than ``min_size`` examples for each."""
     if num_clients < 1:
         raise UserError(f"clients: {num_clients} is too small, expected >= 1")
     if num_clients * min_size > len(labels):
@@ -37,7 +37,7 @@ def check_num_clients(labels: Labels, num_clients: int, min_size: int) -> None:
 
 
 def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
-    """Balances the holders of each class up to one: each client in turn takes the classes that lack most holders."""
+    """Each client in turn takes the classes that lack most holders; numbers of holders differ by at most one."""
     quota, remainder = divmod(num_clients * classes_per_client, num_classes)
     lacking = np.full(num_classes, quota)
     lacking[rng.permutation(num_classes)[:remainder]] += 1
@@ -127,7 +127,7 @@ def _smallest(order, count):
 def draw_until(
     draw: Callable[[], Partition | None], labels: Labels, num_clients: int, alpha: float, min_size: int, max_tries: int
 ) -> Partition:
-    """Returns what ``draw`` returns, once it is a partition and not None.
+    """Calls ``draw`` until it returns a partition instead of None, and returns the partition.
 
     Raises:
         UserError: if there are too few examples, or if ``max_tries`` draws were not enough.
@@ -146,10 +146,11 @@ def divide_classes(
     labels: Labels, num_clients: int, alpha: float, seed: int | np.random.Generator, min_size: int, balance: bool,
     max_tries: int, holds: np.ndarray | None = None,
 ) -> Partition:  # fmt: skip
-    """Divides each class by Dir(alpha), again until every client has ``min_size`` examples; each client's are shuffled.
+    """Divides each class by Dir(alpha), and repeats this until every client has ``min_size`` examples, which are
+    shuffled.
 
-    ``balance`` leaves out clients that already have their even share; ``holds`` [clients, classes] those without the
-    class.
+    ``balance`` leaves out clients that already have an equal share of all examples. ``holds`` [clients, classes] leaves
+    out clients without the class.
 
     Raises:
         UserError: as in ``draw_until``.
@@ -188,7 +189,7 @@ def take(bounds: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> int:
 
 
 def tree_weights(prior: np.ndarray, below: np.ndarray, coarse: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Returns the probability of each class, without classes that are exhausted; where none is left, what is left."""
+    """Returns weights [classes], 0 without examples left; their numbers ``left`` if the prior gives only zeros."""
     below = below * (left > 0)
     total = np.bincount(coarse, below, minlength=len(prior))[coarse]
     weights = prior[coarse] * np.divide(below, total, out=np.zeros(len(left)), where=total > 0)

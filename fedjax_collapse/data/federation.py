@@ -28,9 +28,9 @@ class Federation(NamedTuple):
     """The data of a run. Inputs are stored as given (images as uint8) and normalised batch by batch.
 
     ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
-    ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set. ``client_names`` is
-    empty unless the clients are natural ones. ``task`` names what is to be predicted (``nn/task.py``).
-    ``common_validation`` are examples of no client, on which the server's model is evaluated like on ``test``.
+    ``test`` and ``train``; without them, ``own_tests`` takes parts of the common test set. ``client_names`` is empty
+    unless clients are natural ones. ``task`` names the task (``nn/task.py``). The server's model is also evaluated on
+    ``common_validation``, examples that no client owns.
     """
 
     train: Examples
@@ -94,8 +94,8 @@ class Federation(NamedTuple):
 
         Args:
             source: the data; its training and its test part are pooled.
-            partition: the indices of each client's examples among the pooled ones (``source.pooled().labels``).
-            split: how each client's examples are divided.
+            partition: the indices of each client's examples in the pooled data (``source.pooled().labels``).
+            split: the division of each client's examples.
 
         Examples:
             >>> source = sources.digits()
@@ -145,13 +145,13 @@ class Federation(NamedTuple):
             test_images, test_labels: the common test set.
             mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
             class_names: by default "0", "1", ... up to the largest label, which must not be far above the number of
-                examples; () if labels are no classes.
+                examples; () if labels are not classes.
             capacity: number of columns of the index table, by default the size of the largest client. Federations with
                 equal shapes share one compiled program; results do not depend on it.
             domains: the domains of the training and test examples, if there are several.
             storage: where the examples are stored, ``device`` or ``host``; with ``host``, the examples of each round's
                 cohort are sent to the device.
-            channels_first: whether images are [examples, channels, height, width], as PyTorch has them.
+            channels_first: whether images are [examples, channels, height, width], as in PyTorch.
 
         Raises:
             UserError: if shapes, labels or indices are inconsistent, or if ``storage`` is unknown.
@@ -188,10 +188,10 @@ class Federation(NamedTuple):
             labels: [examples, ...]; integers from 0 for classes, floats for regression.
             mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
                 None for no normalisation.
-            class_names: () if labels are no classes. By default those of ``from_arrays`` if labels are integers
+            class_names: () if labels are not classes. The default is as in ``from_arrays`` for labels integers
                 [examples], else ().
-            pad: if every token has a label, integers [examples, length], the one that is no target. A token is then an
-                example for losses, class counts and measurements; sizes of clients and batches count sequences.
+            pad: the label of tokens without a target, if every token has a label, integers [examples, length]. Losses,
+                class counts and measurements then count tokens; sizes of clients and batches count sequences.
 
         For the other arguments and for errors, see ``from_arrays``.
         """
@@ -232,16 +232,16 @@ class Federation(NamedTuple):
     ) -> "Federation":
         """Returns the federation of a store on disk (``data.store``), whose examples are read when their clients train.
 
-        Only the index is read, a few bytes per client. Cohorts are drawn by ``engine.HostUniform`` then.
+        Only the index is read, a few bytes per client. Draw cohorts with ``engine.HostUniform``.
 
         Args:
             folder: the store.
             clients: the first clients of the store; by default all.
-            examples_per_client: of larger clients only the first ones are used; by default all.
+            examples_per_client: the most examples of a client, the first ones; by default all.
             storage: ``disk``; ``host`` or ``device`` read everything into memory.
 
         Raises:
-            UserError: it is no store, is damaged, lacks test rows, or has fewer clients.
+            UserError: the folder is not a store, is damaged, lacks test rows, or has fewer clients.
         """
         check_value("federation: clients", clients, Count | None)
         check_value("federation: examples_per_client", examples_per_client, Count | None)
@@ -278,7 +278,7 @@ class Federation(NamedTuple):
 
     @property
     def store(self) -> Store | None:
-        """The store in which the examples are; None if they are in memory."""
+        """The store of the examples; None if they are in memory."""
         return self.ownership.rows.store if isinstance(self.ownership.rows, StoredRows) else None
 
     @property
@@ -310,10 +310,11 @@ class Federation(NamedTuple):
         return self._replace(ownership=table, tests=None, validation=None, client_names=())
 
     def with_tests(self, rows: Partition) -> "Federation":
-        """Returns the federation with these rows of the test set as each client's own test; a client may have none.
+        """Returns the federation with these rows of the test set as each client's own test rows; a client may have
+        none.
 
         Raises:
-            UserError: there is not one array of indices into the test set for each client, or all are empty.
+            UserError: clients do not have one array of indices into the test set each, or all are empty.
         """
         rows, count = [own.astype(np.int32) for own in owned(rows, most=self.num_clients)], len(self.test.labels)
         if len(rows) != self.num_clients or not (every := np.concatenate(rows)).size:
@@ -329,8 +330,8 @@ class Federation(NamedTuple):
     def class_counts(self) -> np.ndarray:
         """Returns the number of examples of each class at each client, [clients, classes].
 
-        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones. A store
-        has counts of classes recorded; then they are of all examples, whatever ``examples_per_client``.
+        If every token has a label, tokens are counted; of labels 0 and 1, [examples, classes], ones are counted. The
+        counts of a store are of all examples, also with ``examples_per_client``.
         """
         if self.store is not None and self.store.class_counts is not None:
             return self.store.class_counts.astype(int)
@@ -347,8 +348,8 @@ class Federation(NamedTuple):
         """Returns the arrays that are saved for the partition.
 
         ``class_counts`` [clients, classes] and ``class_names`` [classes]; with domains also ``domain_counts`` [clients,
-        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``. None of a
-        store of many clients, which has the counts itself, or of one that has not counted them.
+        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``. Empty for a
+        store of many clients, which has the counts, or without counts.
         """
         store = self.store
         if store is not None and (self.num_clients > _MOST_COUNTED or store.class_counts is None):
@@ -368,10 +369,11 @@ class Federation(NamedTuple):
         return arrays | {"domain_counts": np.stack(counts), "domain_names": np.array(names, str)}
 
     def own_tests(self) -> Ownership:
-        """Returns each client's part of the test set, on which its personal model is evaluated.
+        """Returns the rows of the test set on which each client's personal model is evaluated.
 
-        ``tests``, if they are given. Otherwise, with domains, all test examples of the client's domains; without, the
-        largest part of the test set whose class proportions are those of the client's training examples, in its order.
+        These are ``tests``, if given. Otherwise, with domains, they are all test examples of the client's domains.
+        Without domains, they are as many test examples as possible in the class proportions of the client's training
+        examples.
         """
         if self.tests is not None:
             return self.tests
@@ -420,7 +422,7 @@ def _examples(name, inputs, labels, mean=None, std=None, storage="device", pad=N
 
 
 def padding(name: str, labels: np.ndarray, pad: int) -> np.ndarray:
-    """Returns the label of tokens that is no target, in the type of the labels; they are read up to the first target.
+    """Returns ``pad`` in the type of the labels, which are read up to the first target.
 
     Raises:
         UserError: labels are not integers [examples, length], or have no target.

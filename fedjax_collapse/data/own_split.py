@@ -12,7 +12,7 @@ _Share = Annotated[float, Interval(0, 1)]
 
 
 class OwnSplit(NamedTuple):
-    """How every client's examples are divided, as PFLlib and FL-bench do: the test rows have the client's own classes.
+    """The division of every client's examples, as in PFLlib and FL-bench: the test rows have the client's own classes.
 
     Of ``n`` examples, ``floor((1 - test - validation) n)`` are trained on and ``floor(validation n)`` validated on; the
     others are tested on. PFLlib's split is the default: a quarter, not stratified.
@@ -22,7 +22,7 @@ class OwnSplit(NamedTuple):
         validation: fraction for validation, neither trained nor tested on, by which a round can be chosen.
         stratified: whether to divide each class in these proportions, as far as its size allows; a single example of a
             class is trained on.
-        seed: of the draw. It also depends on the client's number, and on nothing else.
+        seed: of the draw, which depends on this seed and the client's number only.
     """
 
     test: _Share = 0.25
@@ -31,10 +31,10 @@ class OwnSplit(NamedTuple):
     seed: Seed = 0
 
     def divide(self, partition: Sequence[np.ndarray], labels: np.ndarray) -> "Divided":
-        """Divides the rows of every client of a partition; ``labels`` [examples] are those of all examples.
+        """Divides the rows of every client of a partition; ``labels`` [examples] are the labels of all examples.
 
         Raises:
-            UserError: a share is invalid, or a client is left without an example to train on.
+            UserError: a fraction is invalid, or a client has no example left to train on.
         """
         check_fields(self, "own tests")
         if not self.test or self.test + self.validation >= 1:
@@ -61,7 +61,7 @@ class OwnSplit(NamedTuple):
 
 
 class Divided(NamedTuple):
-    """What every client trains on, validates on and is tested on; no row is in two of a client's parts."""
+    """The disjoint rows that every client trains on, validates on and is tested on."""
 
     train: Sequence[np.ndarray]
     validation: Sequence[np.ndarray]

@@ -16,7 +16,7 @@ _MAX_CLIENTS = 10_000_000  # stops at a partition that never ends
 
 
 def ownership(partition: Partition, num_examples: int, capacity: int | None = None) -> Ownership:
-    """Returns the table of a partition, with ``capacity`` columns; by default the largest client's size.
+    """Returns the table of a partition with ``capacity`` columns, by default the size of the largest client.
 
     Raises:
         UserError: if the partition is not one of ``num_examples`` examples, or if the capacity is too small or far too
@@ -41,7 +41,7 @@ def ownership(partition: Partition, num_examples: int, capacity: int | None = No
 
 
 def owned(partition: Partition, most: int) -> list[np.ndarray]:
-    """Returns the indices of each client as arrays.
+    """Returns an array of indices for each client.
 
     Raises:
         UserError: if a client's indices are not integers in one dimension, or if there are more than ``most`` clients.

@@ -1,4 +1,4 @@
-"""A labelled data set in memory, which ``sources.py`` reads, and how it is made of listings and arrays."""
+"""A labelled data set in memory, and its construction from readers and arrays."""
 
 import functools
 import inspect
@@ -69,14 +69,14 @@ class Source(NamedTuple):
         return self._replace(**pooled)
 
     def with_validation(self, fraction: float, seed: int = 0) -> "Source":
-        """Returns a source whose validation part is drawn from the training part, which keeps the others in order.
+        """Returns a source whose validation part is drawn from the training part; the other examples stay in order.
 
         Args:
-            fraction: of each class, rounded to the nearest number; of all, if examples do not have one class each.
+            fraction: the fraction of each class, rounded; of all examples, if they do not have one class each.
             seed: of the draw.
 
         Raises:
-            UserError: an argument is invalid, a class would have no training example left, or none is drawn.
+            UserError: an argument is invalid, a class would have no training example left, or no example is drawn.
         """
         check_value("with_validation: fraction", fraction, Annotated[float, Interval(0, 1, "()")])
         check_value("with_validation: seed", seed, Seed)
@@ -101,7 +101,7 @@ class Source(NamedTuple):
 
 
 def from_files(make: Callable[_Arguments, Stream | Arrays]) -> Callable[_Arguments, Source]:
-    """Returns the source of a function that reads files; it reads them once for the same options and files.
+    """Decorates a function that reads files to return a source, cached by its options and files.
 
     The function returns a stream, or the fields of ``Source``. Its arguments that are paths are annotated ``str |
     Path``; ``normalisation`` is applied after reading.
@@ -125,11 +125,11 @@ def from_files(make: Callable[_Arguments, Stream | Arrays]) -> Callable[_Argumen
 def read_once(
     name: str, options: Mapping[str, Any], places: Sequence[Path], read: Callable[[], Stream | Arrays]
 ) -> Source:
-    """Returns the source of what ``read`` returns, stored in the cache.
+    """Returns the source of ``read()``, from the cache if it is stored there.
 
     Args:
         name: of the source.
-        options: everything that decides what is read, and the name of the ``normalisation`` of images, if any.
+        options: all options of ``read``, and the name of the ``normalisation`` of images, if any.
         places: the files and folders that are read.
         read: returns a stream, or the fields of ``Source``.
 
@@ -148,11 +148,11 @@ def read_once(
 
 
 def from_arrays(arrays: Arrays, normalisation: str) -> Source:
-    """Returns the source of arrays; ``normalisation`` is that of images in units of 0 to 255, empty for none.
+    """Returns the source of arrays; ``normalisation`` names the normalisation of images in units of 0 to 255, if any.
 
     Raises:
-        UserError: if each of the training images is of one colour, as images are whose range was taken wrongly; if
-            there is no such normalisation.
+        UserError: if each training image has a single colour, as after a wrong scaling; if there is no such
+            normalisation.
     """
     images, facts = arrays["images"], dict(mean=None, std=None)
     for name in arrays.keys() & {"task", "mean", "std"}:

@@ -1,10 +1,10 @@
-"""A federation on disk: the rows of all clients, one client after another, and the offsets at which each begins.
+"""A federation on disk: the rows of all clients, one client after another, and the offset of each client.
 
 A store is a folder with ``inputs.npy`` and ``labels.npy``, whose rows are sorted by client; ``offsets.npy``, int64
 [clients + 1]; ``names.txt``, a line per client; ``checksums.bin``, of every 16 KiB of a client's rows;
 ``test_inputs.npy`` and ``test_labels.npy``; for class labels ``class_counts.npy`` [clients, classes]; and
 ``store.json``, which is written last and has the hashes of the other files. The arrays are memory-mapped: opening a
-store reads the index, a few bytes per client, and verifies it; a cohort reads its own rows, and verifies these.
+store reads and verifies the index, a few bytes per client, and a cohort reads and verifies its own rows.
 """
 
 import contextlib
@@ -46,25 +46,25 @@ Progress = Callable[[int, int], None]  # number of clients, number of rows
 
 
 class StoreWriter:
-    """Writes a store client by client; memory does not grow with their number.
+    """Writes a store client by client, in bounded memory.
 
-    The folder is no store until the ``with`` block ends without an exception. A writer that was interrupted, also by a
-    kill, resumes: ``done`` clients are already written, which it verifies, and ``add`` continues with the next one.
-    Test rows are not resumed; every start writes all of them. Only one writer at a time has the folder.
+    The folder is a store once the ``with`` block has ended without an exception. An interrupted writer resumes: it
+    verifies the ``done`` clients that are written, and ``add`` continues with the next client. Every start writes all
+    test rows. Only one writer at a time can open the folder.
 
     Args:
         folder: made if it does not exist.
         class_names: of the labels, for classification.
         mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
             None for no normalisation.
-        task: what is to be predicted, as in ``Source``.
-        source: what is written, such as the path of the original; a writer only resumes the same.
+        task: the task, as in ``Source``.
+        source: names the data, such as the path of the original; a writer resumes only the same source.
         progress: called with the numbers of clients and rows that are safely on the disk, after every 64 MiB.
 
     Raises:
-        UserError: the folder holds a store, or an unfinished one of something else; another process writes to it; rows
-            are not as declared.
-        Damaged: what was written before differs.
+        UserError: the folder holds a store, or an unfinished store of another source; another process writes to it;
+            rows are not as declared.
+        Damaged: earlier files have changed.
 
     Examples:
         >>> with StoreWriter(folder, class_names=("cat", "dog"), mean=0.0, std=255.0) as store:
@@ -142,7 +142,7 @@ class StoreWriter:
                 tokens [rows, length].
 
         Raises:
-            UserError: it has no rows, or rows of another shape, type or number than declared.
+            UserError: the client has no rows, or rows of another shape, type or number than declared.
         """
         what = f"store: client {name!r}"
         if not isinstance(name, str) or not name or "\n" in name or "\r" in name:
@@ -193,7 +193,7 @@ class StoreWriter:
         return arrays
 
     def _file(self, name):
-        """Returns an open file of the store; arrays begin with a header whose number of rows is filled in at last."""
+        """Returns an open file of the store; the number of rows in the header of an array is written at the end."""
         if name not in self._files:
             self._files[name] = file = files.writing(self.folder / name, is_new=True)
             self._write_header(name, 0)
@@ -208,7 +208,7 @@ class StoreWriter:
             np.lib.format.write_array_header_1_0(self._files[name], header)
 
     def _commit(self):
-        """Makes what was added so far the point from which a writer resumes."""
+        """Stores the point from which a writer resumes: all clients so far."""
         with files.named(self.folder):
             for file in self._files.values():
                 file.flush()
@@ -231,7 +231,7 @@ class StoreWriter:
         return {name: written.hexdigest() for name, written in self._written.items()}
 
     def _resume(self, found):
-        """Cuts the files to the last point that was noted, and verifies what was written until then."""
+        """Cuts the files to the last stored point, and verifies them."""
         path = self.folder / _UNFINISHED
         if found.get("version") != VERSION:
             raise UserError(f"{path}: of version {found.get('version')!r}, expected {VERSION}; {_ANEW}")
@@ -259,7 +259,7 @@ class StoreWriter:
             self._files[name].seek(length)
 
     def _verify(self, written):
-        """Raises Damaged unless the clients of the files are those that were written, in this order."""
+        """Raises Damaged unless the files have the written clients in this order."""
         for name in self._written:
             with files.reading(self.folder / name) as file:
                 self._written[name] = hashlib.file_digest(file, "sha256")
@@ -284,7 +284,7 @@ class StoreWriter:
             self._files[name].flush()
 
     def _finish(self):
-        """Writes the index and everything that makes the folder a store."""
+        """Writes the index, and at last ``store.json``."""
         if not self.done:
             raise UserError(f"{self.folder}: no client was added; expected at least one")
         self._commit()
@@ -303,7 +303,7 @@ class StoreWriter:
             (self.folder / name).unlink(missing_ok=True)
 
     def _count_classes(self, sizes):
-        """Writes the number of examples of each class at each client and returns True, if labels are classes."""
+        """If labels are classes, writes the number of examples of each class at each client and returns True."""
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
         if not num_classes or self._shapes[_LABELS] != (np.int32, ()):
             return False
@@ -358,7 +358,7 @@ class Store:
 
         Raises:
             UserError: the store has none.
-            Damaged: they differ from what was written.
+            Damaged: they have changed since they were written.
         """
         if not self.facts["test_rows"]:
             raise UserError(f"{self.folder}: the store has no test rows; convert it again with a test set")
@@ -371,7 +371,7 @@ class Store:
 
     @property
     def digest(self) -> str:
-        """The hash of all examples, and of what a network sees of them."""
+        """The hash of all examples and of their normalisation."""
         of_data = ("index", "test", "shapes", "class_names", "mean", "std", "task")
         return hashlib.sha256(json.dumps([self.facts[name] for name in of_data]).encode()).hexdigest()
 
@@ -386,7 +386,7 @@ class Store:
         """Returns the store with only its first clients.
 
         Raises:
-            UserError: it has fewer.
+            UserError: the store has fewer clients.
         """
         if clients > self.num_clients:
             raise UserError(
@@ -400,7 +400,7 @@ class Store:
         """Returns the rows of some clients, one client after another, and the number of rows of each.
 
         Args:
-            ids: [cohort] identities; those that are no client's, from ``num_clients`` on, have no rows.
+            ids: [cohort] identities; from ``num_clients`` on, they have no rows.
             most: the rows of one client; of larger clients only the first ones are taken.
         """
         ids = np.asarray(ids)
@@ -430,11 +430,11 @@ class Store:
 
         Args:
             ids, most: see ``rows``.
-            gathered: inputs and labels of these rows, one after another, which are compared if they are whole blocks;
-                else what is in the files.
+            gathered: inputs and labels of these rows, one after another. They are compared if they are whole blocks,
+                else the files.
 
         Raises:
-            Damaged: they differ from what was written; the message names the client.
+            Damaged: rows have changed since they were written; the message names the client.
         """
         if (name := self.find_damaged(ids, most, gathered)) is not None:
             raise Damaged(f"{self.folder}: rows of client {name!r} differ from what was written; {_AGAIN}")
@@ -467,7 +467,7 @@ class Store:
         return np.cumsum(blocks) - blocks
 
     def advise(self, ids: np.ndarray, most: int | None = None) -> None:
-        """Asks the system to read the rows of some clients ahead, where it can be asked; returns at once."""
+        """Asks the system, if possible, to read the rows of some clients ahead; returns at once."""
         if not hasattr(os, "posix_fadvise"):
             return
         ids = np.asarray(ids)
@@ -478,14 +478,14 @@ class Store:
             os.posix_fadvise(descriptor, start + first * width, size * width, os.POSIX_FADV_WILLNEED)
 
     def drop_cached(self) -> None:
-        """Has the system forget the inputs that it holds in memory, where it can be asked; for measurements."""
+        """Asks the system, if possible, to drop the inputs that it caches in memory; for measurements."""
         if hasattr(os, "posix_fadvise") and hasattr(mmap, "MADV_DONTNEED"):
             self.inputs.base.base.madvise(mmap.MADV_DONTNEED)
             os.posix_fadvise(self._input_file[0], 0, 0, os.POSIX_FADV_DONTNEED)
 
     @functools.cached_property
     def _input_file(self):
-        """The descriptor of the inputs' file, where rows begin, and the bytes of one."""
+        """The descriptor of the inputs' file, the position of the first row, and the bytes of a row."""
         descriptor = os.open(self.folder / _INPUTS, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
         width = self.inputs.itemsize * math.prod(self.inputs.shape[1:])
@@ -493,9 +493,9 @@ class Store:
 
 
 class StoredRows:
-    """The rows of a store's clients, in the place of an index table [clients, capacity], which is never made.
+    """The rows of a store's clients, instead of an index table [clients, capacity].
 
-    Those of a client are ``offsets[client] + arange(sizes[client])``.
+    The rows of a client are ``offsets[client] + arange(sizes[client])``.
 
     Args:
         store: the store.
@@ -519,8 +519,8 @@ def open_store(folder: Path | str) -> Store:
     """Opens a store, and verifies ``store.json`` and the index; examples are verified when they are read.
 
     Raises:
-        UserError: it is not a store, or of another version.
-        Damaged: what is verified differs from what was written, or files are missing or of another size.
+        UserError: the folder is not a store, or of another version.
+        Damaged: verified files have changed, or files are missing or of another size.
     """
     folder = Path(folder)
     if not (folder / _STORE).is_file():
@@ -552,7 +552,7 @@ def open_store(folder: Path | str) -> Store:
 
 @contextlib.contextmanager
 def _as_damage(path, advice):
-    """Turns what facts of another kind raise into Damaged."""
+    """Turns exceptions about facts of the wrong type into Damaged."""
     try:
         yield
     except UserError:
@@ -570,11 +570,11 @@ def _mapped(path, rows, kind=None):
 
     Args:
         path: of the file.
-        rows: how many it has.
-        kind: the type of its numbers, and the shape of a row; None for any.
+        rows: the number of rows.
+        kind: the dtype, and the shape of a row; None for any.
 
     Raises:
-        Damaged: it is missing, cut, or another array.
+        Damaged: the file is missing, cut, or another array.
     """
     try:
         files.reading(path).close()
@@ -596,7 +596,7 @@ def _sealed(facts):
 
 
 def _rows_of_block(inputs):
-    """Returns how many rows of a client have a checksum together."""
+    """Returns the number of rows of a client per checksum."""
     return max(1, _BLOCK_BYTES // max(1, inputs.itemsize * math.prod(inputs.shape[1:])))
 
 
@@ -615,7 +615,7 @@ def _checksums_of(arrays, firsts, lasts):
 
 
 def _digest(folder, names):
-    """Returns the hashes of those of the files that are there."""
+    """Returns the hashes of the existing files, by name."""
     found = {}
     for name in names:
         try:
@@ -645,7 +645,7 @@ def _locked(folder):
 
 
 def _check_distinct(path):
-    """Raises UserError if two lines are equal, in memory of eight bytes per line."""
+    """Raises UserError if two lines are equal; needs eight bytes of memory per line."""
 
     def hashed(lines):
         return (int.from_bytes(hashlib.blake2b(line, digest_size=8).digest()) for line in lines)

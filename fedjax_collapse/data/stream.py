@@ -24,8 +24,8 @@ class ClientExamples(NamedTuple):
 class Stream(NamedTuple):
     """A data set, read client by client.
 
-    ``train`` returns an iterator over all clients in an order that is always the same, without the first ones;
-    ``test`` one over the test examples, of which a client may have several portions.
+    ``train(first)`` returns an iterator over the clients from position ``first`` on, in a fixed order; ``test`` returns
+    an iterator over the test examples, in which a client may occur several times.
     """
 
     where: str  # for messages
@@ -40,7 +40,7 @@ class Stream(NamedTuple):
 
 
 def class_names_of(stream: Stream) -> tuple[str, ...]:
-    """Returns the names of the classes; where they are numbers, all training labels are read for them.
+    """Returns the names of the classes. If they are numbers, all training labels are read.
 
     Raises:
         UserError: as in ``numbered``.
@@ -54,14 +54,14 @@ def class_names_of(stream: Stream) -> tuple[str, ...]:
 
 
 def mean_and_std_of(stream: Stream, inputs: np.ndarray) -> tuple[float | tuple, float | tuple] | tuple[None, None]:
-    """Returns the normalisation of the inputs; two None for none."""
+    """Returns mean and standard deviation of the inputs; two None for none."""
     if isinstance(stream.normalisation, tuple):
         return stream.normalisation
     return normalisations.mean_and_std(stream.normalisation, inputs.shape[-1]) if stream.normalisation else (None, None)
 
 
 def check_shape(expected: tuple[int, ...], inputs: np.ndarray) -> None:
-    """Raises ValueError if the inputs of a client are not of the shape of the first one's."""
+    """Raises ValueError if the inputs of a client differ in shape from the first client's."""
     if inputs.shape[1:] != expected:
         raise ValueError(f"inputs of {inputs.shape[1:]}, but the first ones are {expected}")
 
@@ -70,8 +70,8 @@ def collect(stream: Stream) -> Arrays:
     """Reads all clients; returns the fields of ``Source``, without a normalisation by name.
 
     Raises:
-        UserError: if a part has no examples, if inputs of the parts differ in shape, or if a test example has none of
-            the classes; as in ``numbered``.
+        UserError: if a part has no examples, if inputs of the parts differ in shape, or if the class of a test example
+            does not exist; as in ``numbered``.
     """
     arrays: Arrays = {"task": np.array(stream.task)}
     clients = []

@@ -27,12 +27,11 @@ class LoRA:
 
         y = W x + s b a x,   s = alpha / r, or alpha / sqrt(r) if ``rank_stabilized``
 
-    Hu et al., "LoRA" (ICLR 2022); Kalajdzievski (2023) for rsLoRA. Conventions and defaults are those of the library
-    peft. A layer gets three params next to its kernel [..., in, out]: ``lora_a`` [..., in, r], ``lora_b`` [r, out], and
+    Hu et al., "LoRA" (ICLR 2022); Kalajdzievski (2023) for rsLoRA. Conventions and defaults are as in the library peft.
+    A layer gets three params next to its kernel [..., in, out]: ``lora_a`` [..., in, r], ``lora_b`` [r, out], and
     ``lora_scale`` [r], which is s and never trained; a method whose clients have different ranks sets it at a client,
-    0 for entries that the client does not have. Of a convolution, the factors are those of its matrix: a is a
-    convolution to r channels with the same kernel size and stride, b one of 1x1. The factors are drawn so that b is 0,
-    and the params of the network are those that it has without adapters.
+    with 0 for entries that the client lacks. For a convolution, a is a convolution to r channels with the same kernel
+    size and stride, and b a 1x1 convolution. Initially b is 0, and the other params are as without adapters.
 
     The parts of such a network (``core/masks.py``) are ``adapters``, which are all ``lora_a`` and ``lora_b``, the
     ``head``, and the ``base``, which is frozen: ``LocalTraining(freeze="base")``.
@@ -66,12 +65,12 @@ class LoRA:
             raise UserError('LoRA: layers is empty, expected names of layers such as ("query", "value")')
 
     def scale(self, rank: int | jax.Array) -> float | jax.Array:
-        """Returns s of an adapter of that rank."""
+        """Returns s for an adapter of that rank."""
         rank = self.rank if self.one_scale else rank
         return self.alpha / (rank**0.5 if self.rank_stabilized else rank)
 
     def initial_a(self, size: int) -> nn.initializers.Initializer:
-        """Returns the function that draws a of a matrix with so many inputs."""
+        """Returns the initialiser of a, for a matrix with ``size`` inputs."""
         return torch_uniform(size) if self.init == "uniform" else nn.initializers.normal(1 / self.rank)
 
     @contextlib.contextmanager
@@ -104,7 +103,7 @@ class LoRA:
         return layer.path[-1] == name or fnmatch.fnmatchcase(path, name)
 
     def _low_rank(self, layer, inputs, train):
-        """Returns the adapter's outputs; its params are made in the layer's own scope, after those of the layer."""
+        """Returns the adapter's outputs; its params are in the layer's scope, after the layer's own params."""
         path, *inner, outer = "/".join(layer.path), *layer.get_variable("params", "kernel").shape
         size = math.prod(inner)
         if getattr(layer, "groups", 1) > 1:
@@ -122,12 +121,12 @@ class LoRA:
 
 
 def adapted(adapters: LoRA | None, train: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Returns the context in which a network has these adapters, if any."""
+    """Returns a context that adds the adapters, if any, to networks that are called in it."""
     return contextlib.nullcontext() if adapters is None else adapters.adapting(train)
 
 
 class Adapter(NamedTuple):
-    """The adapter of a layer, as matrices; of a convolution, ``in`` are the entries of its patches."""
+    """The adapter of a layer, as matrices; for a convolution, ``in`` are the entries of a patch."""
 
     a: jax.Array  # [in, r]
     b: jax.Array  # [r, out]
@@ -135,7 +134,7 @@ class Adapter(NamedTuple):
 
     @property
     def product(self) -> jax.Array:
-        """What it adds to the layer's matrix, [in, out]."""
+        """The matrix [in, out] that the adapter adds to the layer's."""
         return (self.a * self.scale) @ self.b
 
 
@@ -160,7 +159,7 @@ def with_adapters(params: PyTree, new: Mapping[str, Adapter]) -> PyTree:
 
 
 def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTree:
-    """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
+    """Returns the params with the given matrices [in, out], by layer, added to the kernels."""
     leaves = masks.by_path(params)
     return _with_leaves(
         params, {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()}
@@ -173,7 +172,7 @@ def _with_leaves(params, new):
 
 
 def merged(variables: Variables) -> Variables:
-    """Returns the variables of the network without adapters whose kernels contain their products."""
+    """Returns the variables of the network without adapters, with their products added to the kernels."""
     found = adapters(variables.params)
     params = added_to_kernels(variables.params, {layer: adapter.product for layer, adapter in found.items()})
     return variables._replace(params=_without_adapters(params))

@@ -18,7 +18,7 @@ def normalize_batch(
     """Returns normalised inputs [batch, ..., channels], and mean and biased variance [channels] of the true rows.
 
     The moments are at least float32; the normalised inputs have the dtype of the inputs. The gradient takes two sums
-    over the batch; automatic differentiation would take more passes over it.
+    over the batch, fewer passes than automatic differentiation.
     """
     values, rows, count = _prepare(inputs, mask)
     mean = sum_rows(jnp.where(rows, values, 0), target) / count
@@ -55,10 +55,9 @@ def normalize_fused(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """As ``normalize_batch``, with ReLU if ``relu``: two passes over the inputs forward, and two in the gradient.
 
-    Both moments are sums of one pass, over the values minus ``shift`` [channels], such as the running mean. The
-    variance is exact to ``1 + (mean - shift)^2 / variance`` roundings, where two passes are exact to one. The gradient
-    uses the inputs alone, so that neither outputs nor their signs are stored for it. It is for devices that are bound
-    by memory (``docs/accelerators.md``).
+    One pass sums both moments of the values minus ``shift`` [channels], such as the running mean. The variance is exact
+    to ``1 + (mean - shift)^2 / variance`` roundings, instead of one rounding in two passes. The gradient stores only
+    the inputs, neither outputs nor their signs. It is for devices bound by memory (``docs/accelerators.md``).
     """
     values, count = at_least_float32(inputs) - shift, count_values(inputs, mask)
     first, second = _sum_of_rows(values, mask) / count, _sum_of_rows(values**2, mask) / count
@@ -91,7 +90,7 @@ normalize_fused.defvjp(_forward_fused, _backward_fused)
 
 
 def _sum_of_rows(values, mask):
-    """Returns the sum over all axes but the last; masked are the sums of each row, since XLA fuses no larger mask."""
+    """Returns the sum over all axes but the last. The mask applies to sums of rows: XLA fuses no larger mask."""
     of_each = values.reshape(len(values), -1, values.shape[-1]).sum(1)
     return jnp.where(mask[:, None], of_each, 0).sum(0)
 

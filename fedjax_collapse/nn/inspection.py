@@ -34,7 +34,7 @@ def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
 
 
 def _calls(kind, run):
-    """Returns each layer of a class that ``run`` calls, and its inputs."""
+    """Returns the layers of a class that ``run`` calls, with their inputs."""
     found = []
 
     def notice(call, args, kwargs, context):

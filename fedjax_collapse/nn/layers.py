@@ -1,4 +1,4 @@
-"""Layers with PyTorch's initialisation, padding and normalisation, which ignore padding rows.
+"""Layers with PyTorch's initialisation, padding and normalisation. They ignore padding rows.
 
 ``dtype`` is the dtype in which a layer computes its product: ``None`` (the dtype of its inputs), ``"float32"`` or
 ``"bfloat16"``, to which inputs and parameters are cast. Parameters and statistics of normalisation are always float32.
@@ -51,7 +51,7 @@ class Dense(nn.Module):
     """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear.
 
     ``kernel_init`` does not affect the bias. ``part``: the name of a part of the network (``masks.py``), if any.
-    ``target``: if given, gradients are computed as is fast there (``lowerings/products.py``, ``lowerings/sums.py``).
+    ``target``: the device whose fast gradients are used, if given (``lowerings/products.py``, ``lowerings/sums.py``).
     """
 
     features: int
@@ -76,10 +76,10 @@ class Dense(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Convolution whose stride is its kernel's size, as one product: images [batch, height, width, in] to patches.
+    """A convolution whose stride is its kernel's size, as one product of images [batch, height, width, in].
 
-    These are [batch, height / size * width / size, features], row by row. The kernel has the shape and initialisation
-    of a ``Conv``. ``target``: as in ``Dense``.
+    Returns patches [batch, height / size * width / size, features], row by row. The kernel is as in ``Conv``.
+    ``target``: as in ``Dense``.
     """
 
     features: int
@@ -143,7 +143,7 @@ class Conv(nn.Module):
 
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
-    """Inputs after the normalisation ``"batch"``, ``"group"`` or ``"none"``, for use inside a compact method."""
+    """Normalises inputs by ``"batch"``, ``"group"`` or ``"none"``; for use inside a compact method."""
     if kind not in NORMS:
         raise UserError(f"norm {kind!r}: expected one of {', '.join(NORMS)}")
     if kind == "batch":

@@ -33,14 +33,13 @@ class Model:
     The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
     layers that operate across the batch. A network of sequences [batch, length] with a label for each token returns a
     row for each token, [batch * length, ...]; its mask marks the sequences with a target. If it also takes ``places``,
-    integers [rows], it returns the rows of the tokens at these places alone, and need not compute the others; places
-    beyond the last token are padding.
+    integers [rows], it returns only the rows of the tokens at these places; places beyond the last token are padding.
 
     Models with equal fields are equal, so they share compiled programs. Images larger than ``input_shape`` are cropped
-    to their centre, as training crops them at random (``data/augment``).
+    to their centre; training may crop them at random (``data/augment``).
 
-    ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``, and
-    ``adapters`` adds low-rank ones to layers of the module (``LoRA``).
+    ``reinitialize`` changes the initial variables, for example ``nn.heads.orthogonal_head``; ``adapters`` adds low-rank
+    adapters to layers (``LoRA``).
 
     Raises:
         UserError: if a field does not match its annotation.
@@ -120,7 +119,7 @@ class Model:
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
         """Returns shapes and dtypes of features [1, d], logits [1, classes] and, if requested, levels.
 
-        Of a network of tokens there is a row for each of them.
+        A network of tokens has a row for each token.
         """
         inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
@@ -135,9 +134,9 @@ class Model:
     ) -> tuple[Outputs, PyTree]:
         """Returns outputs and new running statistics (unchanged unless ``train``); without a key there is no dropout.
 
-        Outputs have at least 32 bits, whatever the module computes in.
+        Outputs have at least 32 bits.
 
-        With ``levels``, outputs include what the module has sown in the collection of that name.
+        With ``levels``, outputs include the collection ``levels`` that the module sows.
 
         Raises:
             UserError: if the images are smaller than ``input_shape``.
@@ -225,7 +224,7 @@ def _variables_and_layers(model) -> tuple[Variables, Mapping[str, list[tuple[str
 
 
 def _type_of(leaf):
-    """Returns the dtype, in the default precision, and shape of an array as text."""
+    """Returns the dtype in the default precision, and the shape, of an array as text."""
     if isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
         return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
     return "not there" if leaf is None else f"of type {type(leaf).__name__}"
@@ -249,7 +248,7 @@ def _is_real(dtype):
 
 
 def _of_inputs(batch):
-    """Returns the mask [len(inputs)]; of sequences with labels of tokens, whether there is a target."""
+    """Returns the mask [len(inputs)]; if tokens have labels, True for sequences with a target."""
     if batch.places is not None:
         sequences = batch.places // batch.inputs.shape[1]
         return jnp.zeros(len(batch.inputs), bool).at[sequences].max(batch.mask, mode="drop")

@@ -1,4 +1,4 @@
-"""Base classes of networks: the options of their layers, the projector and the classifier."""
+"""Base classes of networks, with the options of layers, projector and classifier."""
 
 import dataclasses
 import functools
@@ -60,7 +60,7 @@ class Network(nn.Module, kw_only=True):
         return Outputs(features, classify(self.head, features, self.num_classes))
 
     def projected(self, features: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        """Returns the features after the projector, normalized as ``normalize_features`` says, in at least float32."""
+        """Returns the features after the projector, normalized by ``normalize_features``, in at least float32."""
         features = project(self.projector, at_least_float32(features), mask, train, self.projector_dim)
         if not self.normalize_features:
             return features
@@ -176,7 +176,6 @@ def dropout(module: nn.Module, inputs: jax.Array, rate: float, train: bool, whol
 def rematerialized(block: type[nn.Module], remat: bool) -> type[nn.Module]:
     """Returns the block's class; with ``remat``, activations are recomputed for the gradient instead of stored.
 
-    Blocks are called as ``block(images, mask, train)``, and named explicitly, because default names of the two classes
-    differ.
+    Call blocks as ``block(images, mask, train)``, and name them: default names of the two classes differ.
     """
     return nn.remat(block, static_argnums=3) if remat else block

@@ -1,4 +1,4 @@
-"""A check that padding rows do not change a network's outputs for the true rows, by running it on a few examples.
+"""Checks, on a few examples, that padding rows do not change a network's outputs for the true rows.
 
 A client's last batch is padded with rows that ``Batch.mask`` excludes. A layer that operates across the batch without
 this mask, as ``flax.linen.BatchNorm`` does by default, would include them in its moments.
@@ -34,8 +34,8 @@ _found: dict[Model, str] = {}  # the problem found in each model, empty if none
 def check_padding(model: Model, examples: Examples) -> None:
     """Raises UserError if padding rows change outputs, running statistics or gradients of the true rows.
 
-    Networks of this library are known to be correct. Any other network is compiled with little optimisation and run on
-    eight examples and on four, in training and in evaluation mode, once per process.
+    Networks of this library are known to be correct. Other networks are compiled with little optimisation and run once
+    per process on eight and on four examples, in training and in evaluation mode.
     """
     if _is_known(model.module):
         return
@@ -58,7 +58,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _problem(model, examples):
-    """Returns a description of what padding rows change; empty if nothing."""
+    """Returns a description of the effect of padding rows; empty if there is none."""
     variables, key = _perturbed_variables(model), jax.random.key(1)
     is_deep = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(variables.params)) >= _DEEP
     whole, true_only = _first_examples(examples, 2 * _ROWS), _first_examples(examples, _ROWS)
@@ -95,7 +95,7 @@ def _first_examples(examples, count):
 
 
 def _with_other_padding(whole, examples):
-    """Replaces the padding rows: by changed numbers, or, for integers without a mean, by the last examples."""
+    """Replaces the padding rows by changed numbers, or by the last examples for integers without a mean."""
     inputs = whole.inputs.copy()
     if np.issubdtype(inputs.dtype, np.floating):
         inputs[_ROWS:] = 2 * inputs[_ROWS:] + 1
@@ -134,7 +134,7 @@ def _forward(model: Model, variables: Variables, examples: Examples, key: Key | 
 
 
 def _forward_and_backward(model, variables, examples, key):
-    """Returns the same, and the gradient of a function of the true rows' outputs."""
+    """Returns the results of ``_forward``, and the gradient of a function of the true rows' outputs."""
 
     def project(params):
         found = _forward(model, variables._replace(params=params), examples, key)

@@ -1,4 +1,4 @@
-"""Rows of some tokens, out of those of all tokens, and back."""
+"""Selects the rows of some tokens from the rows of all tokens, and the inverse."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 def rows_at(rows: jax.Array, places: jax.Array | None) -> jax.Array:
     """Returns the rows at ``places``, [places, ...]; 0 at places out of range, and ``rows`` themselves without places.
 
-    ``places`` in range differ, so that the gradient is a gather too: on CPUs the sum of a scatter is slow.
+    ``places`` in range must differ: the gradient is a gather, because the sum of a scatter is slow on CPUs.
     """
     return rows if places is None else _move(rows, places, _inverse(places, len(rows)))
 
@@ -18,13 +18,13 @@ def spread(rows: jax.Array, places: jax.Array | None, count: int) -> jax.Array:
 
 
 def _inverse(places, count):
-    """Returns at which of ``places`` each of ``count`` rows is, [count]; their number for rows at none."""
+    """Returns the index in ``places`` of each of ``count`` rows, [count]; ``len(places)`` for other rows."""
     return jnp.full(count, len(places), places.dtype).at[places].set(jnp.arange(len(places)), mode="drop")
 
 
 @jax.custom_vjp
 def _move(rows, origins, destinations):
-    """``origins``: of each result its row; ``destinations``: of each row its result; both out of range for none."""
+    """``origins``: the row of each result; ``destinations``: the result of each row; out of range for none."""
     return jnp.take(rows, origins, axis=0, mode="fill", fill_value=0)
 
 

@@ -1,4 +1,4 @@
-"""Projectors between a network and its classifier; the features are then their outputs.
+"""Projectors between a network and its classifier; the features are the projector's outputs.
 
     none        no projector
     moon        d -> d, ReLU -> 256                        MOON's released code

@@ -30,7 +30,7 @@ def no_bias(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
 
 
 class Embedding(nn.Module):
-    """A vector for each id, uniform in +-0.05 as in Keras; ``part`` names a part of the network, if any."""
+    """A vector for each id, initially uniform in +-0.05 as in Keras; ``part`` names a part of the network, if any."""
 
     vocabulary: int
     width: int
@@ -72,17 +72,17 @@ class LSTM(nn.Module):
 def recur(inputs: jax.Array, recurrent: jax.Array) -> jax.Array:
     """Returns the states of an LSTM, [batch, length, features], from its gates' inputs, [batch, length, 4 features].
 
-    The gradient of ``recurrent`` is one product over all steps; JAX's own would add one to it in every step.
+    The gradient of ``recurrent`` is one product over all steps; JAX's would add a product in every step.
 
     Args:
-        inputs: without what the state adds to them.
+        inputs: the gates' inputs without the state's contribution.
         recurrent: [features, 4 features].
     """
     return _forward(inputs, recurrent)[0]
 
 
 def _cell(gates, memory):
-    """Returns the new state and the new memory, of gates [batch, 4 features] before their nonlinearities."""
+    """Returns the new state and memory, given gates [batch, 4 features] before their nonlinearities."""
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     memory = jax.nn.sigmoid(f) * memory + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(memory), memory
@@ -120,10 +120,10 @@ recur.defvjp(_forward, _backward)
 
 
 class TokenNetwork(Network, kw_only=True):
-    """A network of sequences of ids: ``represent(vectors, mask, train, places)``, which subclasses define.
+    """A network of sequences of ids. Subclasses define ``represent(vectors, mask, train, places)``.
 
-    Of embedded tokens [batch, length, embedding] it returns a row of features for each token, [batch * length, d], or
-    for those at ``places`` if they are given (``Model``); or [batch, d], a row for each sequence.
+    It maps embedded tokens [batch, length, embedding] to a row of features for each token, [batch * length, d], or for
+    tokens at ``places`` if given (``Model``), or for each sequence, [batch, d].
 
     Attributes:
         vocabulary: number of input ids; None is the number of classes.

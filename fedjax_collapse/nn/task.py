@@ -16,15 +16,15 @@ NAMES = ("classification", "regression", "next_word", "next_character", "multi_l
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Functions of a network's outputs and a batch, both pure.
+    """Pure functions of a network's outputs and a batch.
 
     Attributes:
         loss: the mean loss over the true rows, which is minimised.
         score: the score of each row, [batch] bool or float; ``metric`` is its mean over the test set.
         metric: the name of the mean score in the metrics.
         is_classification: whether the network returns a logit for each class and labels are integers.
-        parts: pairs of a name and a function of a batch, which returns the weight of each row, [batch] numbers or bool:
-            means of the score with these weights, in addition. If one is called ``metric``, it is the metric.
+        parts: further means of the score, as pairs of a name and a function of a batch that returns the weight of each
+            row, [batch] numbers or bool. A mean that is called ``metric`` is the metric.
     """
 
     loss: Callable[[Outputs, Batch], jax.Array]
@@ -37,7 +37,7 @@ class Task:
         check_fields(self)
 
     def check_classes(self, num_classes: int) -> None:
-        """Raises UserError if labels have to be classes, and the data have none."""
+        """Raises UserError if the task needs class labels, and the data have none."""
         if self.is_classification and not num_classes:
             raise UserError(
                 "data: there are no class_names, so labels are no classes, which the task predicts; give integers as "
@@ -48,9 +48,9 @@ class Task:
         """Raises UserError if the network's outputs for one example do not match the classes of the data.
 
         Args:
-            outputs: their shapes.
-            num_classes: of the data.
-            length: the number of tokens of an example that have a label each; 1 for one label of an example.
+            outputs: shapes of the outputs.
+            num_classes: number of classes of the data.
+            length: number of tokens of an example, if each has a label; otherwise 1.
         """
         shape, rows, predicts = outputs.features.shape, "[batch, d], a row for each example", "last"
         if length > 1:
@@ -66,7 +66,7 @@ class Task:
             )
 
     def weights(self, batch: Batch, name: str = "") -> jax.Array:
-        """Returns the weight of each row in the mean of that name, or in ``metric``, [batch]; 0 for padding."""
+        """Returns the weight of each row in the named mean, by default ``metric``, [batch]; 0 for padding."""
         part = dict(self.parts).get(name or self.metric)
         return batch.mask if part is None else jnp.where(batch.mask, part(batch), 0)
 
@@ -77,10 +77,10 @@ class Task:
 
 
 def named(name: str, num_classes: int) -> Task:
-    """Returns the task of that name, one of ``NAMES``, of data with this many classes; equal tasks for equal arguments.
+    """Returns the task of a name in ``NAMES``, for this number of classes; equal arguments give equal tasks.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such task.
     """
     if name == "next_word":
         return next_word(num_classes - 4)
@@ -103,7 +103,7 @@ def next_word(vocabulary: int) -> Task:
         vocabulary: the number of words V.
 
     Raises:
-        UserError: if it is not positive.
+        UserError: if ``vocabulary`` is not positive.
     """
     if vocabulary < 1:
         raise UserError(f"task next_word: {vocabulary} words, expected at least 1 and four other ids")
@@ -118,12 +118,11 @@ def next_word(vocabulary: int) -> Task:
 
 @functools.lru_cache
 def multi_label(top: int = 5) -> Task:
-    """Returns the task to predict which of several labels an example has: labels [batch, L] of 0 and 1.
+    """Returns the task to predict several labels of an example: labels [batch, L] of 0 and 1.
 
-    The loss is the binary cross-entropy in nats, its mean over labels and rows; TensorFlow Federated's is summed over
-    the batch: ``training.task_loss`` ``fedjax_collapse.losses:summed_binary_cross_entropy``. The score is the recall
-    among the ``top`` largest logits: the true ones among them over all true ones, summed over the test set before it is
-    divided, as in Keras.
+    The loss is the mean binary cross-entropy over labels and rows, in nats. TensorFlow Federated sums it over the
+    batch: ``training.task_loss`` ``fedjax_collapse.losses:summed_binary_cross_entropy``. The score is the recall among
+    the ``top`` largest logits: true labels among them over all true labels, both summed over the test set, as in Keras.
     """
     metric = f"recall_at_{top}"
     return Task(_multi_label_loss, _Recall(top), metric, parts=((metric, _number_of_labels),))
@@ -131,7 +130,7 @@ def multi_label(top: int = 5) -> Task:
 
 @dataclasses.dataclass(frozen=True)
 class _Without:
-    """The rows whose labels are none of these."""
+    """Selects the rows whose labels are none of these."""
 
     labels: tuple[int, ...]
 
@@ -145,7 +144,7 @@ def _number_of_labels(batch):
 
 @dataclasses.dataclass(frozen=True)
 class _Recall:
-    """The share of a row's true labels that are among its ``top`` largest logits; 0 without a true one."""
+    """The fraction of a row's true labels among its ``top`` largest logits; 0 without true labels."""
 
     top: int
 
@@ -175,7 +174,7 @@ def _token_loss(outputs, batch):
 
 
 def _is_first_of_largest(outputs, batch):
-    """Returns whether the argmax is the label; an argmax of thousands of classes takes as long as the gradient."""
+    """Returns whether the argmax is the label; an argmax over thousands of classes is as slow as the gradient."""
     logits, labels = outputs.logits, batch.labels[:, None]
     own = jnp.take_along_axis(logits, labels, axis=1)
     is_before = (logits > own) | ((logits == own) & (jnp.arange(logits.shape[1]) < labels))

@@ -16,14 +16,14 @@ from fedjax_collapse.schema.options import Decay, Positive
 
 
 class Upload(NamedTuple):
-    """What one client sends; after the reduction, what the server receives."""
+    """The upload of one client or, after the reduction, the sums that the server receives."""
 
     mean: PyTree  # the model; params are replaced by their update if methods change what is sent; None if never sent
     total: PyTree = ()  # the methods' reports
 
 
 def weigh(upload: Upload, weight: jax.Array, is_real: jax.Array) -> Upload:
-    """Returns one client's terms of the two sums; exact zeros for a client that only pads a chunk."""
+    """Returns one client's terms of the two sums; exact zeros if the client is padding."""
     mean = jax.tree.map(lambda leaf: jnp.where(is_real, weight * leaf, 0).astype(leaf.dtype), upload.mean)
     total = jax.tree.map(lambda leaf: jnp.where(is_real, leaf, jnp.zeros_like(leaf)), upload.total)
     return Upload(mean, total)
@@ -35,7 +35,7 @@ def sum_clients(stacked: PyTree) -> PyTree:
 
 
 def per_client(values: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Returns values [cohort] with axes of length 1 for all others of a stacked leaf."""
+    """Returns values [cohort] with axes of length 1, so that they broadcast to a stacked leaf."""
     return values.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
@@ -122,7 +122,7 @@ def server_step(
 ) -> tuple[PyTree, PyTree]:
     """Returns the server's new params and optimizer state.
 
-    Takes one optimizer step, whose gradient is minus the cohort's mean update.
+    The optimizer takes one step with ``gradient``, minus the cohort's mean update.
     """
     updates, state = optimizer.update(gradient, state, params)
     return optax.apply_updates(params, updates), state

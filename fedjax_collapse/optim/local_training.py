@@ -1,4 +1,4 @@
-"""The hyper-parameters of a client's local training, and what can be computed from them."""
+"""The hyper-parameters of a client's local training, and quantities computed from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -114,7 +114,7 @@ class LocalTraining:
             check_schedule("LocalTraining: schedule", self.schedule)
 
     def check_sizes(self, sizes: np.ndarray) -> None:
-        """Raises UserError if no client takes a step, or if one takes too many to count.
+        """Raises UserError if no client takes a step, or if one takes too many steps to count.
 
         Args:
             sizes: [clients] number of examples of each client.
@@ -182,7 +182,7 @@ class LocalTraining:
         return sum(phase.epochs for phase in self.phases) * per_epoch if self.phases else self.epochs * per_epoch
 
     def examples_in(self, steps: jax.Array, size: jax.Array) -> jax.Array:
-        """Returns how many examples a client of this size has seen after ``steps`` steps of a phase."""
+        """Returns the number of examples that a client of this size has seen after ``steps`` steps of a phase."""
         per_epoch = self.steps_per_epoch(size)
         seen = per_epoch * self.batch_size if self.drop_last else size
         divisor = per_epoch + (per_epoch == 0)

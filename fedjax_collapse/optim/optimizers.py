@@ -19,11 +19,11 @@ _KNOWN = ("optax", "fedjax_collapse")  # where every option is a parameter
 
 
 def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> None:
-    """Traces a step of an optimizer; ``given`` are the arguments that training passes.
+    """Traces a step of an optimizer; training passes the arguments ``given``.
 
     Raises:
-        UserError: the optimizer cannot be constructed or take a step, one of its options is passed by training, or an
-            option of an optimizer of optax or of the library has no effect, such as ``nesterov`` without ``momentum``.
+        UserError: the optimizer cannot be constructed or take a step, training passes one of its options, or an option
+            of an optimizer of optax or of the library has no effect, such as ``nesterov`` without ``momentum``.
     """
     function, options = _function_and_options(made_by)
     if passed := [name for name in given if name in options]:
@@ -54,7 +54,7 @@ def check_matrices(what: str, made_by: jax.tree_util.Partial, params: PyTree) ->
     """Checks that Muon, which trains all but matrices with Adam, trains the kernels of a network.
 
     Raises:
-        UserError: it would train one with Adam, and was not told which axes of it are those of a matrix.
+        UserError: it would train a kernel with Adam, because no option says which of its axes form a matrix.
     """
     function, options = _function_and_options(made_by)
     if function is not optax.contrib.muon or options.get("muon_weight_dimension_numbers") is not None:
@@ -94,7 +94,7 @@ def _function_and_options(made_by: jax.tree_util.Partial) -> tuple[Callable, Map
 
 
 def _program(function, args, options):
-    """Returns the program of the initialization and of a step, as text; unused numbers do not occur in it."""
+    """Returns the programs of the initialization and of a step as text, in which unused numbers do not occur."""
     made = function(*args, **options)
 
     def start_and_step(params):
@@ -118,5 +118,5 @@ def _is_unused(function, args, options, name):
 
 
 def _number(value):
-    """Returns an array of one number as a Python number, which then is part of the program."""
+    """Returns an array of one number as a Python number, which becomes part of the program."""
     return value.item() if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 else value

@@ -1,6 +1,6 @@
 """Learning-rate schedules over rounds: factors of the learning rate in round t = 0, 1, ...
 
-Every optax schedule is one, too: ``jax.tree_util.Partial(optax.linear_schedule(1.0, 0.1, 50))``.
+Every optax schedule is valid, too: ``jax.tree_util.Partial(optax.linear_schedule(1.0, 0.1, 50))``.
 """
 
 import jax

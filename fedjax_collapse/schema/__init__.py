@@ -1,1 +1,1 @@
-"""The declarations of options, annotations of records' fields, and everything that is computed from them."""
+"""Declarations of options by annotations of fields, and the checks, help and builders computed from them."""

@@ -63,7 +63,7 @@ class Interval:
         return f"{'>' if self.ends[0] == '(' else '>='} {shown(self.least)}"
 
     def problem(self, number: float, kind: type) -> str:
-        """Returns what is wrong with a number of this kind; empty if it is valid."""
+        """Returns the error of a number of this kind; empty if it is valid."""
         kind = int if isinstance(number, (int, np.integer)) else kind  # also an integer where a float is expected
         if number in self and (self.most < math.inf or abs(number) <= _LARGEST[kind]):
             return ""
@@ -82,9 +82,9 @@ class Interval:
 
 
 class OpenChoice(tuple):
-    """Known names of a value that may also be another one, which is checked where it is used.
+    """Known names of a value that may also have other values, which are checked where it is used.
 
-    Such values are custom, a ``module:Name``, or several names with commas between them.
+    Other values are a custom ``module:Name``, or several names with commas between them.
 
     Args:
         names: the known names.
@@ -101,12 +101,12 @@ class OpenChoice(tuple):
         return True
 
     def in_words(self) -> str:
-        """Returns all names, and what else is valid, as Python writes them: ``'batch' | 'group'``."""
+        """Returns all valid values as Python writes them: ``'batch' | 'group'``."""
         return " | ".join([*map(repr, self), *filter(None, [self.other])])
 
 
 def problem(value: Any, hint: Any) -> str:
-    """Returns what is wrong with a value of this annotation; empty if it is valid.
+    """Returns the error of a value with this annotation; empty if it is valid.
 
     A concrete array of one number is checked as that number. The contents of other arrays, and values of unknown
     annotations, are not checked.
@@ -160,7 +160,7 @@ def _type_problem(value, kind):
 
 
 def _traced_problem(value):
-    """Returns what is wrong with an argument of a ``jax.tree_util.Partial``, which has to be a number."""
+    """Returns the error of an argument of a ``jax.tree_util.Partial``; empty if it is a number."""
     reason = problem(value, float)
     return reason and f"{reason}; pass what is not a number with options.constructor"
 

@@ -1,4 +1,4 @@
-"""Describes records as JSON: what a run's folder stores to be recognised, and a cache of timings as its key."""
+"""Describes records as JSON, by which a run's folder is recognised and timings are cached."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def describe(value: Any) -> Any:
 
 
 def _describe_function(function):
-    """Returns its name; for an inner function also what it closes over, for a lambda its bytecode."""
+    """Returns the name of a function, with the closure of an inner function or the bytecode of a lambda."""
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     if "<" not in name:
         return name

@@ -1,8 +1,7 @@
 """Finds classes by the names of their files: a file holds one class, whose name equals the file's up to case and
 underscores.
 
-Files whose names begin with an underscore are shared by others and hold no such class. Folders divide the files of a
-package and are no part of a name.
+Files whose names begin with an underscore hold no such class. Folders are not part of a name.
 """
 
 import importlib
@@ -22,12 +21,12 @@ def classes(package: ModuleType, kind: type) -> dict[str, type]:
 
 
 def has_own_file(kind: type) -> bool:
-    """Returns whether the class is the one that its file is named after."""
+    """Returns whether the file of the class is named after it."""
     return _is_of(kind.__module__.rpartition(".")[2], kind.__name__)
 
 
 def _files(package, places):
-    """Yields the module and the name of every file, also of those in folders."""
+    """Yields the module and the name of every file, also in folders."""
     for found in pkgutil.iter_modules(places):
         path = f"{package}.{found.name}"
         if found.ispkg:

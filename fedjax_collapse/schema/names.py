@@ -1,7 +1,7 @@
-"""Names in a config, and the code that they choose; no other module makes classes and functions from text.
+"""Names in a config, and the classes and functions that they choose. No other module imports code by name.
 
-A name is that of a file, for a class (``discovery.py``), or of a public function of a module. ``my_module:MyClass`` is
-a custom class or function, from a file next to the config, in the current folder, or installed.
+A name is the name of a class's file (``discovery.py``) or of a public function of a module. ``my_module:MyClass`` is a
+custom class or function of a module that is next to the config, in the current folder, or installed.
 """
 
 import difflib
@@ -24,7 +24,7 @@ _MANY = 25  # a message lists no more names next to the nearest one
 
 
 class Choice(NamedTuple):
-    """What a config chooses by its name, and the options next to the name."""
+    """A class, function or value that a config chooses by name, and the options next to the name."""
 
     name: str
     found: Any  # a class, a function, or a value
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 
 
 def choose(what: str, value: Any, known: Mapping[str, Any], kind: Any = None, *, is_text: bool = False) -> Choice:
-    """Returns what a config chooses with ``dict(name=..., **options)``: one of ``known``, or a custom ``module:Name``.
+    """Returns the choice of a config's ``dict(name=..., **options)``: one of ``known``, or a custom ``module:Name``.
 
     Args:
         what: the config's key.
@@ -42,7 +42,7 @@ def choose(what: str, value: Any, known: Mapping[str, Any], kind: Any = None, *,
         is_text: whether a name alone is valid, too.
 
     Raises:
-        UserError: there is no such name, or the custom code is not what it has to be.
+        UserError: there is no such name, or the custom code is of another kind.
     """
     if is_text:
         check_value(what, value, str | dict)
@@ -52,7 +52,7 @@ def choose(what: str, value: Any, known: Mapping[str, Any], kind: Any = None, *,
 
 
 def found(what: str, name: str, known: Mapping[str, Any], kind: Any = None) -> Any:
-    """Returns what has that name among the known ones, or is ``module:Name``; see ``choose``."""
+    """Returns the known class, function or value of that name, or a custom ``module:Name``; see ``choose``."""
     check_value(what, name, str)
     if ":" not in name and known:
         check_name(what, name, known)
@@ -79,9 +79,9 @@ def chosen_name(section: str, config: Any, key: str = "name") -> str:
 
 
 def functions(module: Any) -> dict[str, Callable]:
-    """Returns the public functions of ``module``: those that it defines, or imports from a file in its folder.
+    """Returns the public functions that ``module`` defines or imports from a file in its folder.
 
-    Files whose names begin with an underscore are shared by others.
+    Files whose names begin with an underscore are left out.
     """
     return {
         name: value
@@ -126,7 +126,7 @@ def check_key(what: str, key: str, valid: Collection[str], elsewhere: Iterable[s
 def check_name(what: str, name: str, valid: Iterable[str], nearest: Sequence[str] = ()) -> None:
     """Raises UserError for an unknown name, with the nearest valid one, and all valid names unless there are many.
 
-    ``nearest``: the nearest one if it is known, otherwise it is the one with the most letters in common.
+    ``nearest``: the nearest name, by default the valid name with the most letters in common.
     """
     valid = sorted(valid)
     if name in valid:

@@ -1,8 +1,8 @@
-"""Declares what values are valid, by annotations, and checks the values of records, functions and networks.
+"""Declares valid values by annotations, and checks the values of records, functions and networks.
 
 ``Annotated[float, Interval(0, 1)]`` is a number in an interval; common intervals have names, such as ``Count``. A tuple
-in the place of the interval lists choices. Numbers of a record are pytree leaves, traced inside compiled code; fields
-that are declared with ``option`` are static.
+instead of the interval lists choices. Numbers of a record are pytree leaves, traced inside compiled code; fields that
+are declared with ``option`` are static.
 """
 
 import collections.abc
@@ -48,7 +48,7 @@ def option(default: Any, choices: tuple = (), **needed: Any) -> Any:
     Args:
         default: the default value.
         choices: the valid values; empty if the annotation suffices.
-        **needed: other fields without which it has no effect, as in ``only_with``.
+        **needed: fields without which this one has no effect, as in ``only_with``.
     """
     return struct.field(pytree_node=False, default=default, metadata={"choices": choices, "needed": needed})
 
@@ -74,7 +74,7 @@ class WithOptions:
 
 
 def with_options(function: Callable, **options: Any) -> WithOptions:
-    """Binds arguments to a function. Unlike those of ``functools.partial``, results with equal arguments are equal."""
+    """Binds arguments to a function. Unlike ``functools.partial``, results with equal arguments are equal."""
     return WithOptions(function, tuple(options.items()))
 
 
@@ -115,7 +115,7 @@ def check_needed(record: Any) -> None:
 
 
 def checked(function: Callable[_Arguments, _Returned]) -> Callable[_Arguments, _Returned]:
-    """Decorates a function to check its arguments; it raises UserError for one that violates its annotation."""
+    """Decorates a function to raise UserError for an argument that violates its annotation."""
     signature, annotations = inspect.signature(function), hints(function)
 
     @functools.wraps(function)
@@ -145,7 +145,7 @@ def check_key(what: str, key: Any) -> None:
 
 
 def _is_equal(value, number):
-    """Returns whether the value is that number; True for tracers, whose values are unknown."""
+    """Returns whether the value is that number. Tracers, whose values are unknown, count as equal."""
     is_one = not isinstance(value, (jax.Array, np.ndarray)) or not problem(value, float)
     return is_traced(value) or (is_one and bool(value == number))
 

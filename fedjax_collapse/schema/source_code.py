@@ -1,10 +1,9 @@
 """Hashes of the user's code that a run depends on, so that a run is not resumed with different code.
 
-The user's modules are those that belong neither to this project nor to Python and are not installed in
-``site-packages``. The hash covers the code of each module that defines a class or function of the run, and of each user
-module that these import, directly or indirectly, without comments, docstrings and layout. Code in a script or notebook
-(``__main__``) is hashed definition by definition, so that its other lines may change. Imports by computed names are not
-followed.
+A user module belongs neither to this project nor to Python, and is not installed in ``site-packages``. The hash covers
+the code, without comments, docstrings and layout, of each user module that defines a class or function of the run or
+that such a module imports, directly or indirectly. In a script or notebook (``__main__``) only the definitions are
+hashed, so that other lines may change. Imports by computed names are not followed.
 """
 
 import ast
@@ -42,7 +41,7 @@ def source_hashes(*values: Any) -> dict[str, str]:
 
 
 def is_users(name: str, path: Path) -> bool:
-    """Returns whether the module of that name and file is the user's."""
+    """Returns whether a module is a user module."""
     is_installed = any(path.is_relative_to(folder) for folder in _PYTHON) or any(p in path.parts for p in _INSTALLED)
     return name.partition(".")[0] not in _PROJECT and not is_installed
 
@@ -71,7 +70,7 @@ def hash_code(code: CodeType) -> str:
 
 
 def _constant(value):
-    """Replaces what differs between processes: the address in the ``repr`` of inner code, the order of a set."""
+    """Replaces values that differ between processes: the address in the ``repr`` of inner code, the order of a set."""
     if isinstance(value, CodeType):
         return hash_code(value)
     return sorted(map(repr, value)) if isinstance(value, frozenset) else value
@@ -164,7 +163,7 @@ def _hash_file(path: Path) -> str:
 
 
 def _hash_definitions(definitions) -> str:
-    """Returns the hash of definitions in ``__main__`` and of everything there that they refer to."""
+    """Returns the hash of definitions in ``__main__`` and of the definitions there that they refer to."""
     names, described = dict(vars(sys.modules["__main__"])), {}
     to_visit = {definition.__qualname__: definition for definition in definitions}
     while to_visit:

@@ -36,7 +36,7 @@ def explained(what: str, error: BaseException) -> UserError:
 
 
 def call(what: str, function: Callable, *arguments: Any) -> Any:
-    """Returns what the function returns.
+    """Calls the function and returns its result.
 
     Raises:
         UserError: made by ``explained`` from any other exception, which is its cause.
@@ -52,7 +52,7 @@ def check_signature(
 ) -> None:
     """Raises UserError unless the function can be called with these arguments, by position and by name.
 
-    ``has_options``: it may need further arguments, which are checked elsewhere.
+    ``has_options``: whether it may need further arguments, which are checked elsewhere.
     """
     if not callable(function):
         raise UserError(f"{what}: it is a {type(function).__name__}, expected a function of {', '.join(given)}")
@@ -99,7 +99,7 @@ def explain(error: BaseException) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Returns whether it is Ctrl-C, which can come between any two operations, rather than raised by some code."""
+    """Returns whether the error is Ctrl-C, which can occur between any two operations."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     last = error.__traceback__

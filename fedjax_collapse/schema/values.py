@@ -22,8 +22,8 @@ _OF_LINEN = ("parent", "name")
 def from_values(what: str, made: Callable, values: Mapping[str, Any], **given: Any) -> Any:
     """Returns ``made(**values, **given)``, with every value converted to the type that its annotation has.
 
-    Lists become tuples, which are hashable; a tuple of numbers becomes an array, and a dict a record, where the
-    annotation has these.
+    Lists become tuples, which are hashable. If the annotation has an array or a record, a tuple of numbers becomes an
+    array and a dict a record.
 
     Args:
         what: names the record or function in messages.
@@ -61,7 +61,7 @@ def is_record(kind: Any) -> bool:
 
 
 def as_tuple(value: Any) -> Any:
-    """Returns a list as a tuple, and the lists in it; other values unchanged."""
+    """Returns a list, and all lists in it, as tuples; other values unchanged."""
     return tuple(map(as_tuple, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -94,7 +94,7 @@ class Option(NamedTuple):
 
 
 def options(made: Callable, given: set[str] | frozenset[str] = frozenset()) -> list[Option]:
-    """Returns the options of a class or function, without the given ones, which a config does not set."""
+    """Returns the options of a class or function, without ``given``, which a config does not set."""
     annotations, meanings = hints(made), described(made)
     return [
         Option(
@@ -109,10 +109,10 @@ def options(made: Callable, given: set[str] | frozenset[str] = frozenset()) -> l
 
 
 def described(made: Callable) -> dict[str, str]:
-    """Returns the description of each argument of a function or field of a class that has one, on one line.
+    """Returns the descriptions of a function's arguments or a class's fields, on one line each.
 
-    They are read from the sections ``Args`` and ``Attributes``: of the module, for arguments that its functions share,
-    then of the classes that a class is derived from, then of the function or class, each of which replaces the former.
+    They are read from ``Args`` and ``Attributes`` of the module, for arguments that its functions share, of the base
+    classes, and of the function or class. A later description replaces an earlier one.
     """
     owners = reversed(inspect.getmro(made)) if inspect.isclass(made) else [made]
     texts = [inspect.getdoc(inspect.getmodule(made)), *(getattr(owner, "__doc__", "") for owner in owners)]
@@ -121,7 +121,7 @@ def described(made: Callable) -> dict[str, str]:
 
 
 def _line(text):
-    """The text on one line, without its last period, with code as in Markdown."""
+    """Returns the text on one line, without its last period, with code as in Markdown."""
     text = re.sub(":[a-z]+:`(.*?)`", r"`\1`", text.replace("``", "`"))
     return " ".join(text.split()).removesuffix(".")
 

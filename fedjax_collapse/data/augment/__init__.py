@@ -1,10 +1,9 @@
-"""Augmentation of one training image on the device: functions of an image and a key, for the caller to map.
+"""Augmentations of one training image on the device: functions of an image and a key. The caller maps them over images.
 
 Images and results are [height, width, channels], floats with the integer values 0 to 255 (not yet normalised). The key
-should be derived from client, round, epoch and example, never from a position in a batch. Unless it says otherwise,
-each function follows the Pillow-based transform of torchvision that the papers' released codes use. Only ``crop`` can
-change the size of an image; where there is no augmentation, the network then takes the middle of larger images
-(``records.Model``).
+should be derived from client, round, epoch and example, never from a position in a batch. By default, functions follow
+torchvision's transforms of Pillow images, as the papers' released codes do. Only ``crop`` can change the size of an
+image; without augmentation, the network then takes the middle of larger images (``nn.Model``).
 """
 
 import functools
@@ -59,7 +58,7 @@ def any_flip(image: Image, key: Key) -> Image:
 
 
 def rotate(image: Image, key: Key, degrees: float, scale: float = 0.0, mode: str = "constant") -> Image:
-    """Rotates around the centre by up to ``degrees`` in either direction; corners are black or a reflection.
+    """Rotates around the centre by up to ``degrees`` in either direction; corners are black, or reflect the image.
 
     Also magnifies by a factor between ``1 - scale`` and ``1 + scale``. Interpolation is by nearest pixels.
     """
@@ -118,7 +117,7 @@ def coarse_dropout(image: Image, key: Key, max_holes: int = 8, size: int = 16) -
 
 
 def auto_augment(image: Image, key: Key, rule: str = "feddecorr") -> Image:
-    """AutoAugment's CIFAR-10 policy, as in FedDecorr's released code or as in ``torchvision``.
+    """Applies AutoAugment's CIFAR-10 policy, as FedDecorr's released code or as torchvision.
 
     See ``data/augment/policy.py`` for ``rule``.
     """
@@ -150,7 +149,7 @@ def sometimes(augmentation: Augmentation, probability: float = 0.5) -> Augmentat
 
 
 def in_words(augmentation: Augmentation) -> str:
-    """Returns the steps of an augmentation of this module: functions and their options."""
+    """Returns the functions of an augmentation of this module with their options, as text."""
     if isinstance(augmentation, functools.partial):
         options = ", ".join(f"{name}={value}" for name, value in augmentation.keywords.items())
         return f"{augmentation.func.__name__}({options})"

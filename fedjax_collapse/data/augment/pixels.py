@@ -1,7 +1,7 @@
 """Pillow's operations on one image, in JAX: [height, width, channels] floats with the integer values 0 to 255.
 
-Results are integers, rounded as in Pillow. Only ``autocontrast`` may differ from Pillow, by one grey level, where the
-exact result is an integer that Pillow's floating-point result misses.
+Results are integers, rounded as in Pillow. Only ``autocontrast`` may differ, by one grey level, where Pillow's
+floating-point result misses an exact integer.
 """
 
 import jax
@@ -100,7 +100,7 @@ def hue(image: Image, turn: jax.Array) -> Image:
 
 
 def warp_cubic(image: Image, matrix: jax.Array, offset: jax.Array) -> Image:
-    """Samples the image at ``matrix @ (row, column) + offset`` for each pixel, by cubic splines; black outside.
+    """Samples the image at ``matrix @ (row, column) + offset`` by cubic splines; black outside.
 
     The same as SciPy's ``affine_transform`` of order 3 in mode "constant".
     """
@@ -174,7 +174,7 @@ def _blend(first, second, factor):
 
 
 def _hues_rounded_down():
-    """Returns a mask of the 256 hues that are exact integers but that Pillow's single precision makes one less."""
+    """Returns a mask of the 256 hues that are integers, but one less in Pillow's single precision."""
     sextant, place = np.divmod(2 * np.arange(256), 85)
     distance = np.where(sextant % 2, place, 85 - place).astype(np.float32) / np.float32(85)
     start = sextant - 6 * (sextant == 5)

@@ -1,4 +1,4 @@
-"""AutoAugment's CIFAR-10 policy for one image, with one of two rules for the meaning of a level.
+"""AutoAugment's CIFAR-10 policy for one image, with two rules for the magnitude of a level.
 
 For each image one of 25 sub-policies is drawn, and each of its two operations is applied with its probability. The
 table is from Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data" (CVPR 2019).
@@ -82,7 +82,7 @@ class Rule(NamedTuple):
 
 
 def draw(key: Key, rule: str = "feddecorr") -> Draw:
-    """Draws a sub-policy, which of its operations are applied, and their magnitudes."""
+    """Draws a sub-policy, the operations of it that are applied, and their magnitudes."""
     choice, applied, magnitude = jax.random.split(key, 3)
     row = jax.random.randint(choice, (), 0, len(POLICY))
     operation = jnp.asarray([[NAMES.index(o.name) for o in pair] for pair in POLICY])[row]
@@ -98,8 +98,7 @@ def draw(key: Key, rule: str = "feddecorr") -> Draw:
 def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.Array:
     """Applies one drawn operation (each field a scalar), or returns the image if it is not applied.
 
-    On a CPU images are processed one after the other, also under ``vmap``, which would compute all operations for each
-    image.
+    On a CPU images are processed one after the other: under ``vmap``, each image would compute all operations.
     """
     branches = (lambda image, _, magnitude: image, RULES[rule].warp, *_POINTWISE)
 

@@ -1,12 +1,11 @@
-"""Partitions: which client owns which example, as pure functions of labels and a seed.
+"""Partitions: functions of labels and a seed, which return the examples of each client.
 
-Each partition returns one int array of example indices per client, in random order; together they contain every example
-exactly once. Exceptions are documented: ``domain`` with truncation, ``given``, ``pachinko`` and ``from_file`` may omit
-examples, and ``partially_disjoint`` with ``double_pass`` assigns them twice. Those of PFLlib, ``pfllib_...``, are meant
-for training and test examples together (``own_tests="split"``): every client is then tested on a part of its own; their
-random numbers are NumPy's with our seeds, so that the draw is another one than PFLlib's.
+A partition is an int array of example indices for each client, in random order; together they have every example once.
+Exceptions: ``domain`` with truncation, ``given``, ``pachinko`` and ``from_file`` may omit examples, and
+``partially_disjoint`` with ``double_pass`` assigns them twice. PFLlib's partitions, ``pfllib_...``, are meant for
+training and test examples together (``own_tests="split"``). Their random numbers are not PFLlib's.
 
-These arguments mean the same in all.
+Shared arguments:
 
 Args:
     labels: the class of each example.
@@ -62,7 +61,7 @@ def dirichlet(
 ) -> Partition:
     """Label skew: each class is divided among the clients by a draw from Dir(alpha, ..., alpha).
 
-    The routine of NIID-Bench that MOON, FedDecorr, FedMR and FedUV use. Unlike the released routine, the remainder of a
+    This is NIID-Bench's routine, which MOON, FedDecorr, FedMR and FedUV use, with one difference: the remainder of a
     class due to rounding goes to a client with a part of that class, not always to the last client.
 
     Args:
@@ -85,10 +84,10 @@ def dirichlet(
 def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration, seed: Seed = 0) -> Partition:
     """Label skew at equal sizes: each client draws a class prior from Dir(alpha, ..., alpha) over the classes.
 
-    The routine of FedDyn and FedDC. In random order, clients draw a class from their prior, restricted to the classes
-    with examples left, and take one of its examples; sizes differ by at most one. If a client's prior has no weight on
-    any class with examples left, the client draws from the remaining examples. The released routine redraws instead,
-    which may never terminate.
+    This is the routine of FedDyn and FedDC. In random order, clients draw a class from their prior, among classes with
+    examples left, and take one of its examples; sizes differ by at most one. If the prior has no weight on these
+    classes, the client draws from the remaining examples. The released routine redraws instead, and may never
+    terminate.
 
     Raises:
         UserError: if alpha is not positive, or if there are more clients than examples.
@@ -236,8 +235,8 @@ def domain(
 def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0, repeated: bool = False) -> Partition:
     """A partition from a JSON file: a list with one list of example indices per client, independent of the seed.
 
-    Or an object with such a list for each client: keys are the clients' numbers, from 0, or their names. Examples that
-    are not listed have no owner.
+    The file may also hold an object with a list for each client; its keys are the clients' numbers, from 0, or names.
+    Examples that are not listed have no owner.
 
     Args:
         repeated: whether an example may be listed more than once.
@@ -280,7 +279,7 @@ def given(
     min_size: Count = 1,
     draw: bool = False,
 ) -> Partition:
-    """The clients among which the data source is divided already: the natural ones, or those of ``pfllib``.
+    """The clients of the data source: natural clients, or the clients of ``pfllib``.
 
     Independent of the seed, except for ``draw``.
 
@@ -289,7 +288,7 @@ def given(
         draw: whether to draw ``num_clients`` of the clients, in their order, if there are more.
 
     Raises:
-        UserError: if there is not an owner for each example, or if it is another number of clients.
+        UserError: if an example has no owner, or if the number of clients differs.
     """
     _check_owners(labels, owners)
     parts = [rows for rows in rows_by_class(owners) if len(rows) >= min_size]
@@ -316,14 +315,14 @@ def dirichlet_of_owners(
 ) -> Partition:
     """Skew of persons: the examples of each natural client are divided among the clients by a draw from Dir(alpha).
 
-    It is ``dirichlet`` with natural clients in place of classes. At small alpha almost all of a person's examples are
-    at one client, so that a client is a group of persons.
+    It is ``dirichlet`` with natural clients instead of classes. At small alpha almost all examples of a person are at
+    one client, which is a group of persons.
 
     Args:
         balance: whether a client that holds an equal share of all examples gets none of the next person's.
 
     Raises:
-        UserError: as in ``dirichlet``; if there is not an owner for each example.
+        UserError: as in ``dirichlet``; if an example has no owner.
     """
     _check_owners(labels, owners)
     return class_holders.divide_classes(owners, num_clients, alpha, seed, min_size, balance, max_tries)
@@ -341,10 +340,9 @@ def pachinko(
 ) -> Partition:
     """Label skew over two levels of classes: Pachinko allocation, as TensorFlow Federated divides CIFAR-100.
 
-    Each client draws a prior over coarse classes from Dir(alpha), and one over the classes below each from
-    Dir(fine_alpha). It draws a coarse class, then a class below it, and takes one of its examples, without replacement.
-    A class without examples left no longer counts, and the others below its coarse class are weighted up. TFF has 500
-    clients of 100 examples, and 100 clients of the test part.
+    Each client draws a prior over coarse classes from Dir(alpha), and for each of them a prior over its classes from
+    Dir(fine_alpha). It draws a coarse class, then one of its classes, then an example without replacement. Priors are
+    renormalised over classes with examples left. TFF has 500 clients of 100 examples, and 100 clients of the test part.
 
     Args:
         coarse_labels: the class above the class of each example, such as 20 of CIFAR-100.
@@ -396,9 +394,9 @@ def pfllib_dir(
     min_size: Natural | None = None,
     max_tries: Count = 10_000,
 ) -> Partition:
-    """Label skew: PFLlib's ``dir``, which is ``dirichlet`` with the limit of an even share and a larger least size.
+    """Label skew: PFLlib's ``dir``, which is ``dirichlet`` with ``balance`` and a larger least size.
 
-    PFLlib has alpha 0.1, and draws without an end: 427 times for 20 clients of the 1,797 digits.
+    PFLlib has alpha 0.1, and no limit of draws: 20 clients of the 1,797 digits took 427.
 
     Args:
         min_size: fewest examples of a client; the draw is repeated until each has them. None is PFLlib's rule, the
@@ -417,8 +415,8 @@ def pfllib_pat(
 ) -> Partition:
     """Label skew: PFLlib's ``pat``: each class goes to the first ``clients * classes_per_client / classes`` with room.
 
-    Classes are handed out in order, so that clients 0, 1, ... share the first ones; a client takes a contiguous part of
-    a class. PFLlib has 2 of 10 classes, 10 of 100 and 20 of 200; all classes are its ``iid``.
+    Classes are assigned in order, so that the first clients share the first classes; a client takes a contiguous part
+    of a class. PFLlib has 2 of 10 classes, 10 of 100 and 20 of 200; all classes are its ``iid``.
 
     Args:
         balance: whether a class is divided evenly; otherwise, for m examples per holder, sizes are uniform from m / 10
@@ -461,8 +459,8 @@ def pfllib_exdir(
 ) -> Partition:
     """Label skew: PFLlib's ``exdir``: each client draws some classes; Dir(alpha) divides a class among its clients.
 
-    The classes are redrawn until each has half of its even number of clients, at least one; then the division is
-    redrawn until every client has ``min_size`` examples, without a limit of its size. PFLlib draws without an end.
+    The classes are redrawn until each has at least half of the mean number of clients, and at least one; then the
+    division is redrawn until every client has ``min_size`` examples. PFLlib has no limit of draws.
 
     Raises:
         UserError: if alpha is not positive, or if ``max_tries`` draws were not enough.
@@ -488,7 +486,7 @@ def _least(labels, num_clients):
 
 
 def _sizes(label, count, holders, least, balance, rng):
-    """Returns how many of the ``count`` examples of a class its holders but the last take."""
+    """Returns the numbers of examples, out of ``count`` of a class, of all holders but the last."""
     even = count / holders
     low, high = (even, even + 1) if balance else (max(even / 10, least), even)
     low, high = max(int(low), 1), int(high)

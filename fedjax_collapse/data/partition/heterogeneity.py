@@ -1,4 +1,4 @@
-"""Statistics of how unequal the clients of a partition are, from their class counts."""
+"""Statistics of the differences between the clients of a partition, from their class counts."""
 
 from typing import NamedTuple
 

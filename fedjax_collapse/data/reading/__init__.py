@@ -1,1 +1,1 @@
-"""How images and index files are read, and what was once read is kept. ``data/sources`` is the way in."""
+"""Readers of images, texts, tables and index files, and a cache of their results, for ``data/sources``."""

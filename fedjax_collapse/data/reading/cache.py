@@ -21,9 +21,8 @@ _ABANDONED = 24 * 3600  # seconds after which a temporary file has no writer any
 def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
     """Returns the arrays of ``make()``, read from the cache if it has an intact entry for ``key``.
 
-    The key must contain everything that the arrays depend on. An entry is written to a temporary file and then renamed,
-    so it is never incomplete, even if several processes write it at once. An entry that does not match its hash is
-    recomputed.
+    The arrays must depend on the key only. An entry is written to a temporary file and then renamed, so it is never
+    incomplete, even if several processes write it. An entry that does not match its hash is recomputed.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     path = files.cache_folder("data") / f"{name}-{digest[:16]}.npz"

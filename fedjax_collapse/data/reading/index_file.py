@@ -25,8 +25,8 @@ def read_indices(path: str, num_examples: int, repeated: bool = False) -> list[n
     The keys of an object are the numbers of the clients, from 0, in any order, or names, in the order of the file.
 
     Raises:
-        UserError: if there is no such file, if it is not such a list, if a key is there twice or keys are numbers but
-            not 0 to the number of clients less 1, if a row is out of range, or, unless ``repeated``, listed twice.
+        UserError: if there is no such file, if it is not such a list, if a key occurs twice or numbers are not 0 to the
+            number of clients less 1, if a row is out of range, or, unless ``repeated``, listed twice.
     """
     content = _read(path)
     try:

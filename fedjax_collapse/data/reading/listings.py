@@ -28,8 +28,8 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
     Links are followed. ``above`` are the parents of this folder; links to them are not followed again.
 
     Raises:
-        UserError: if a folder cannot be listed, as its images would be missed silently, or if an entry is neither a
-            folder nor a file, such as a pipe, as reading it might never end; if folders are nested too deeply.
+        UserError: if a folder cannot be listed; if an entry is neither a folder nor a file, such as a pipe, because
+            reading it might never end; if folders are nested too deeply.
     """
     above = above | {folder.resolve()}
     if len(above) > _MOST_NESTED:
@@ -44,14 +44,14 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
 
 
 def check_is_file(path: Path | str) -> None:
-    """Raises UserError for a pipe, a device or the like, as reading it might never end. A missing path is accepted."""
+    """Raises UserError for a pipe, a device or the like: reading it might never end. A missing path is valid."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
 
 
 @contextlib.contextmanager
 def reading(path: Path | str, problem: str, hint: str, kinds: type | tuple[type, ...] = Exception) -> Iterator[None]:
-    """Turns exceptions of some kinds into a UserError of one line: the path, the problem, their reason and a hint."""
+    """Turns exceptions of these kinds into a one-line UserError with the path, the problem, the reason and a hint."""
     check_is_file(path)
     try:
         yield
@@ -63,9 +63,9 @@ def reading(path: Path | str, problem: str, hint: str, kinds: type | tuple[type,
 
 
 def file_below(folder: Path, name: str, where: str) -> Path:
-    """Returns the path of a file that a data file names: below a folder, or with its whole path, if this is below it.
+    """Returns the path of a file that a data file names by its path below ``folder``, or by its whole path.
 
-    Names do not lead elsewhere; links in the folder may.
+    The path must be below the folder; links in the folder may lead elsewhere.
 
     Args:
         where: the place of the name, for the message.

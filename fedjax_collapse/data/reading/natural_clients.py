@@ -1,4 +1,4 @@
-"""Natural clients: the persons who wrote, took or posted the examples, by the names that a data set has for them."""
+"""Natural clients: the persons who wrote, took or posted the examples, by their names in a data set."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Client = str | int
 
 
 def check_client(where: str, client: object) -> None:
-    """Raises UserError unless a value is a client's name, of whole characters, or number."""
+    """Raises UserError unless a value is a valid name, or a number, of a client."""
     if not isinstance(client, (str, int)) or isinstance(client, bool) or client == "" or not is_unicode(str(client)):
         raise UserError(
             f"{where} has client {client!r:.40}, expected a name or a number; correct it, or remove the row"
@@ -21,12 +21,13 @@ def check_client(where: str, client: object) -> None:
 
 
 def number_clients(train: Sequence[Client], test: Sequence[Client] | None = None) -> dict[str, np.ndarray]:
-    """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``; of a part only if known.
+    """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``, for the parts with known
+    clients.
 
-    The clients of a part are not known if it is None, or if the first one is.
+    The clients of a part are unknown if the part, or its first client, is None.
 
-    Clients with training examples come first, in the order of their names (numbers by value); then those who are only
-    tested.
+    Clients with training examples come first, in the order of their names (numbers by value), then clients with test
+    examples only.
     """
     parts = {"owners": train, "test_owners": test}
     parts = {key: part for key, part in parts.items() if part is not None and part[0] is not None}
@@ -44,10 +45,10 @@ def hold_out(
 ) -> np.ndarray:
     """Returns a mask of ``floor(test_fraction * n)`` random examples of every client with ``n`` examples.
 
-    If no client is known, it is of every class with ``n`` examples, which a warning says.
+    If clients are unknown, examples are drawn from every class instead, with a warning.
 
     Raises:
-        UserError: if none would be held out.
+        UserError: if no example would be held out.
     """
     of_each = "each client's examples" if clients else "each class" if len(set(classes)) > 1 else "all examples"
     is_test = held_out_of_owners(number_clients(clients or classes)["owners"], test_fraction, seed)
@@ -62,7 +63,7 @@ def hold_out(
 
 
 def held_out_of_owners(owners: np.ndarray, test_fraction: float, seed: int) -> np.ndarray:
-    """Returns the mask for clients by their numbers, whatever the order of these."""
+    """Returns the mask of ``hold_out`` for clients given by number, in any order."""
     order = np.lexsort((np.random.default_rng(seed).random(len(owners)), owners))
     sizes = np.bincount(owners)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

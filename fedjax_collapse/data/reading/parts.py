@@ -28,15 +28,15 @@ _SHARD_OF = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]{16})?\.\w+$")
 def choose(
     root: str | Path, found: Mapping[str, Sequence[_Item]], names: Mapping[str, str], validation: str
 ) -> tuple[list[_Item], list[_Item]]:
-    """Returns what is trained on, and what is tested on, which may be nothing.
+    """Returns the examples or files to train on, and to test on, which may be none.
 
-    A part for validation is the test part if there is no other, which a warning says. Next to a test part it is not
-    used, which a warning says, or by ``validation`` it is the test part, or part of training.
+    A validation part is the test part, with a warning, if there is no other. Otherwise it is not used, with a warning,
+    or ``validation`` makes it the test part or adds it to training.
 
     Args:
         root: for messages.
-        found: the examples or files of train, test and validation; train is there.
-        names: what these parts are called there.
+        found: the examples or files of train, which must exist, test and validation.
+        names: the names of these parts in the data set.
     """
     train, test, held_out = (list(found.get(part, ())) for part in ("train", "test", "validation"))
     if held_out and not test:
@@ -54,15 +54,15 @@ def choose(
 
 
 def find_files(path: str | Path, kind: str, validation: str) -> tuple[list[Path], list[Path]]:
-    """Returns the files of a ``kind``, Parquet, Arrow or CSV, of the training and of the test part of a folder.
+    """Returns the files of a ``kind``, Parquet, Arrow or CSV, in the training and in the test part of a folder.
 
-    The part is the name of a file, without or with the number of a shard (``train-00000-of-00002``), the last word of
-    it (``femnist-train.arrow``), or the name of a folder. A warning names files of no part. A single file is all there
-    is of training.
+    The name of a part is the name of a file, with or without the number of a shard (``train-00000-of-00002``), its last
+    word (``femnist-train.arrow``), or the name of a folder. A warning names files of no part. A single file is the
+    whole training part.
 
     Raises:
-        UserError: there is no training part, a shard is missing, or there are several data sets in the folder; the
-            message lists what is there.
+        UserError: there is no training part, a shard is missing, or the folder has several data sets; the message lists
+            its content.
     """
     if os.path.isfile(path):
         return [Path(path)], []
@@ -98,9 +98,9 @@ def find_files(path: str | Path, kind: str, validation: str) -> tuple[list[Path]
 
 
 def part_and_data_set(file: Path) -> tuple[str, str]:
-    """Returns the name of the part that a file is of, empty if of none, and that of its data set; by its relative path.
+    """Returns the part of a file, empty if none, and its data set, from its relative path.
 
-    Hugging Face's ``map`` leaves ``cache-*.arrow`` next to what it has read.
+    Hugging Face's ``map`` writes ``cache-*.arrow`` next to its inputs.
     """
     if file.name.startswith("cache-"):
         return "", ""
@@ -117,7 +117,7 @@ def part_and_data_set(file: Path) -> tuple[str, str]:
 
 
 def _check_shards(path, files):
-    """Raises UserError if files are numbered shards, and not each of them is there once."""
+    """Raises UserError if files are numbered shards, but one is missing or occurs twice."""
     found = [(file, *map(int, match.groups())) for file in files if (match := _SHARD_OF.search(file.name))]
     for file, _, count in found:
         numbers = sorted(number for _, number, of in found if of == count)

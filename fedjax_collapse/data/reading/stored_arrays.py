@@ -1,8 +1,9 @@
-"""Arrays out of pickles, without running them: the instructions are listed by ``pickletools`` and followed by hand.
+"""Reads arrays from pickles without executing them: ``pickletools`` lists the instructions, and this module interprets
+them.
 
-A pickle is a program for a stack machine, which may call anything. Of its instructions only those are followed that
-make dicts, lists, tuples, texts, numbers and NumPy's arrays, whose constructors are known by name and never called.
-Those of Python 2, in which CIFAR is stored, have bytes as texts of Latin-1.
+A pickle is a program for a stack machine, which may call any function. Only instructions that make dicts, lists,
+tuples, texts, numbers and NumPy arrays are interpreted; NumPy's constructors are known by name and never called.
+Pickles of Python 2, such as CIFAR's, store bytes as Latin-1 text.
 """
 
 import pickletools
@@ -23,11 +24,11 @@ _SPARE = 1000
 
 
 def read_pickled(stream: BinaryIO) -> Any:
-    """Returns what a pickle holds.
+    """Returns the object in a pickle.
 
     Raises:
-        ValueError: for another object than those above, which the message names, and for values that are nested too
-            deeply, or of which there are far more than instructions. Damaged pickles raise other exceptions, too.
+        ValueError: for an object of another type, which the message names, and for values that are nested too deeply,
+            or far more numerous than instructions. Damaged pickles raise other exceptions, too.
     """
     stack, memo, marks, count = [], {}, [], 0
 
@@ -85,7 +86,7 @@ def read_pickled(stream: BinaryIO) -> Any:
 
 
 class _Made:
-    """An array, or a type of numbers, or bytes, of which ``state`` is known later."""
+    """An array, a dtype or bytes, whose ``state`` later instructions set."""
 
     def __init__(self, constructor, arguments):
         self.constructor, self.arguments, self.state, self.made = constructor, arguments, None, None
@@ -98,7 +99,7 @@ def _named(module, name):
 
 
 def _resolved(root, left):
-    """Returns a value with arrays in the place of how they are made; it has at most ``left`` values."""
+    """Returns a value with its arrays built; it may have at most ``left`` values."""
 
     def resolve(value):
         nonlocal left

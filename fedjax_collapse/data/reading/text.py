@@ -1,8 +1,8 @@
 """Texts as arrays of integers: vocabularies, and the preprocessing of the published tasks, as pure functions.
 
-Ids are those of TensorFlow Federated (TFF): 0 is padding, 1 to V are the words in the order of the vocabulary, V + 1
-stands for every other word (OOV), V + 2 begins a text (BOS) and V + 3 ends it (EOS). Only the characters of LEAF's
-Shakespeare have LEAF's ids.
+Ids are as in TensorFlow Federated (TFF): 0 is padding, 1 to V are the words in the order of the vocabulary, V + 1
+stands for every other word (OOV), V + 2 begins a text (BOS) and V + 3 ends it (EOS). Only LEAF's Shakespeare has other
+ids.
 """
 
 import collections
@@ -29,7 +29,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # inputs and labels of examples
 
 
 class Vocabulary:
-    """Words and their ids, ``size`` of them with padding, OOV, BOS and EOS; ``names`` are those of all ids."""
+    """Words and their ids, ``size`` with padding, OOV, BOS and EOS; ``names`` are the names of all ids."""
 
     def __init__(self, words: tuple[str, ...]):
         self.words, self.names = words, ("[PAD]", *words, "[OOV]", "[BOS]", "[EOS]")
@@ -41,7 +41,7 @@ class Vocabulary:
 
 
 class Encoding(NamedTuple):
-    """How the texts of a client become examples: the preprocessing of one task.
+    """The preprocessing of one task: texts of a client to examples.
 
     ``encode`` is a function of the texts of each of the ``columns``.
     """
@@ -77,8 +77,8 @@ def next_characters(length: int = 80) -> Encoding:
 def word_sequences(texts: Sequence[str], vocabulary: Vocabulary, length: int = 20) -> Pair:
     """Returns inputs and targets [texts, length], the targets one word ahead of the inputs.
 
-    A text is split at single spaces, so that two in a row have an empty word between them. Its first ``length`` words
-    stand behind BOS; only if it has fewer, EOS follows, and padding.
+    A text is split at single spaces; two spaces in a row have an empty word between them. BOS precedes its first
+    ``length`` words. If it has fewer, EOS and padding follow.
     """
     rows = np.full((len(texts), length + 1), PAD, _smallest(vocabulary.size))
     for row, text in zip(rows, texts, strict=True):
@@ -91,8 +91,8 @@ def word_sequences(texts: Sequence[str], vocabulary: Vocabulary, length: int = 2
 def character_sequences(texts: Sequence[str], length: int = 80) -> Pair:
     """Returns inputs and targets [sequences, length] over TFF's 86 characters (90 ids); texts are not joined.
 
-    BOS, the characters (the bytes in UTF-8) and EOS are padded to a multiple of ``length + 1`` and cut there. From one
-    piece to the next no target is the first character of a piece, so that one in ``length + 1`` is never predicted.
+    BOS, the characters (UTF-8 bytes) and EOS are padded to a multiple of ``length + 1`` and cut into pieces. The first
+    character of a piece is never a target.
     """
     vocabulary = Vocabulary(tuple(CHARACTERS))
     table = np.full(256, vocabulary.oov, np.uint8)
@@ -110,7 +110,7 @@ def letters(texts: Sequence[str]) -> np.ndarray:
     """Returns LEAF's ids [texts, length], 0 to 79, of texts of one length.
 
     Raises:
-        ValueError: if texts differ in length, or for a character that is none of LEAF's 80.
+        ValueError: if texts differ in length, or if a character is not one of LEAF's 80.
     """
     if len({len(text) for text in texts}) > 1:
         raise ValueError("texts differ in length, expected windows of one length")
@@ -124,9 +124,9 @@ def letters(texts: Sequence[str]) -> np.ndarray:
 
 
 def bag_of_words(texts: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
-    """Returns the share of each word among the known words of a text, float32 [texts, words]; OOV does not count.
+    """Returns the frequency of each word among the known words of a text, float32 [texts, words].
 
-    A text without known words is 0. In revisions of TFF before 2021 unknown words are in the denominator.
+    A text without known words is 0. TFF before 2021 also counts unknown words in the denominator.
     """
     counts = np.zeros((len(texts), len(vocabulary.words) + 1), np.float32)
     for row, text in zip(counts, texts, strict=True):
@@ -160,9 +160,9 @@ def padded_words(texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length:
 
 
 def reddit_ids(sequences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> np.ndarray:
-    """Returns the ids of LEAF's sequences of Reddit [sequences, 10], which hold their marks as words.
+    """Returns the ids of LEAF's Reddit sequences [sequences, 10], which contain padding, BOS and EOS as words.
 
-    LEAF numbers padding 0, unknown words 1, and then words and marks; here all have the ids of TFF.
+    The ids are TFF's. LEAF's are 0 for padding, 1 for unknown words, then words and marks.
 
     Raises:
         ValueError: if sequences differ in length.
@@ -178,7 +178,7 @@ def reddit_ids(sequences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> np
 
 
 def most_frequent(words: Iterable[str], size: int) -> tuple[str, ...]:
-    """Returns the most frequent words in this order, at equal counts in the order of the alphabet."""
+    """Returns the most frequent words in this order; words of equal counts in alphabetical order."""
     counts = collections.Counter(words)
     return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:size])
 
@@ -186,9 +186,8 @@ def most_frequent(words: Iterable[str], size: int) -> tuple[str, ...]:
 def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tuple[str, ...]:
     """Reads the first ``size`` words of a file, most frequent first.
 
-    It has a line per word, the word and its count or only the word, in order (``stackoverflow.word_count``); or it is
-    JSON, from word to count (``stackoverflow.tag_count``), or with the words in the list ``vocab`` (LEAF's
-    ``embs.json``).
+    A line has a word and its count, or only a word (``stackoverflow.word_count``). A JSON file maps words to counts
+    (``stackoverflow.tag_count``), or has the words in the list ``vocab`` (LEAF's ``embs.json``).
 
     Args:
         size: 0 takes all.

@@ -1,7 +1,7 @@
-"""Bounds for what a data file claims: a few bytes of a damaged or hostile one can stand for terabytes.
+"""Bounds of the sizes that data files declare: a few bytes of a damaged or hostile file can declare terabytes.
 
-A file may become ``_TIMES`` its size in memory, and ``_SPARE`` bytes more, which is beyond what compression gains on
-images and texts. All functions here raise a ValueError, whose message is a reason for the error of a reader.
+A file may take ``_TIMES`` its size in memory plus ``_SPARE`` bytes, more than compression gains on images and texts.
+All functions raise a ValueError, whose message a reader adds to its error.
 """
 
 import gzip
@@ -24,14 +24,14 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class Implausible(ValueError):
-    """A claim that is beyond the bounds; the message is meant for the user."""
+    """A size beyond the bounds; the message is meant for the user."""
 
 
 class Allowance:
-    """How much of some files may still be read into memory.
+    """The number of bytes that may still be read from some files.
 
     Args:
-        path: the first of these files; another one is added by ``of``.
+        path: the first of these files; ``of`` adds another.
     """
 
     def __init__(self, path: str | Path | None = None):
@@ -40,7 +40,7 @@ class Allowance:
             self.of(path)
 
     def of(self, path: str | Path) -> None:
-        """Adds what a file allows."""
+        """Adds the bytes of another file."""
         self._stored += os.path.getsize(path)
 
     @property
@@ -48,10 +48,10 @@ class Allowance:
         return _TIMES * self._stored + _SPARE - self._claimed
 
     def take(self, count: int) -> None:
-        """Takes some bytes.
+        """Subtracts some bytes.
 
         Raises:
-            Implausible: if there are not so many left.
+            Implausible: if fewer are left.
         """
         self._claimed += int(count)
         if self.left < 0:
@@ -62,10 +62,10 @@ class Allowance:
 
 
 def parse_json(content: str | bytes, by_key: Callable[[list], Any] | None = None) -> Any:
-    """Returns what a JSON text holds; ``by_key`` makes the objects of their pairs of key and value.
+    """Returns the value of a JSON text; ``by_key`` builds objects from their pairs of key and value.
 
     Raises:
-        ValueError: if it is none, or is nested too deeply.
+        ValueError: if it is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(content, object_pairs_hook=by_key)
@@ -74,7 +74,7 @@ def parse_json(content: str | bytes, by_key: Callable[[list], Any] | None = None
 
 
 def check_nesting(file: BinaryIO) -> None:
-    """Raises Implausible if a line of JSON is nested too deeply; a line has few brackets, or is read by character."""
+    """Raises Implausible if a line of JSON is nested too deeply."""
     for line in file:
         if line.count(b"[") + line.count(b"{") <= _MOST_NESTED:
             continue
@@ -91,7 +91,7 @@ def unzipped(path: Path) -> bytes:
     """Returns the content of a gzip file.
 
     Raises:
-        Implausible: if it is too much.
+        Implausible: if the content is too large.
         OSError, EOFError, zlib.error: if the file cannot be read, or is damaged.
     """
     allowance = Allowance(path)
@@ -102,17 +102,17 @@ def unzipped(path: Path) -> bytes:
 
 
 def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
-    """Returns shape and type of the array in a ``npy`` file, before its numbers.
+    """Returns the shape and dtype in the header of a ``npy`` file.
 
     Raises:
-        ValueError, KeyError: if it is no such file.
+        ValueError, KeyError: if it is not such a file.
     """
     shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
     return shape, dtype
 
 
 def check_member(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> None:
-    """Raises Implausible if a ``npy`` file in a zip file is too large, or its array larger than it is."""
+    """Raises Implausible if a ``npy`` file in a zip file is too large, or declares a larger array than it holds."""
     info = archive.getinfo(name)
     if info.compress_type not in _METHODS:
         raise Implausible(f"{name} is not compressed as NumPy does")
@@ -124,7 +124,7 @@ def check_member(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> N
 
 
 def is_unicode(text: str) -> bool:
-    """Returns whether a text can be printed and stored: JSON and names of files may have halves of characters."""
+    """Returns whether a text can be encoded: JSON and file names may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

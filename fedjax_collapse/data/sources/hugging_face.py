@@ -90,11 +90,11 @@ def parquet_clients(
     path, image_column, label_column, client_column, coarse_column, task, validation, test_fraction, seed, classes,
     image_size, channels, scale, normalisation,
 ):  # fmt: skip
-    """Returns the stream of Parquet files with a column of clients, in the order in which these first appear.
+    """Returns the stream of Parquet files with a column of clients, in the order of their first rows.
 
-    The column of clients is read first, with that of several labels: four bytes are stored per row. Then come batches
-    of clients, as many as fit in memory by the mean size of a row; each batch reads the row groups that have rows of
-    its clients. Where rows are grouped by client, each row group is read about once, else once for every batch.
+    First the columns of clients and of several labels are read, four bytes per row. Then clients are read in batches
+    that fit in memory by the mean size of a row; each batch reads the row groups with rows of its clients. If rows are
+    grouped by client, each row group is read about once, else once for every batch.
     """
     if classes or coarse_column:
         raise UserError("data.classes and data.coarse_column: not read client by client; leave them out")
@@ -122,9 +122,9 @@ def parquet_clients(
 def _listing(path, kind, columns, several, validation, test_fraction, seed):
     """Lists the images of the files of both parts (``parts.find_files``) of a ``kind``, Parquet or Arrow.
 
-    Without test files, a ``test_fraction`` of the examples of each client, else of each class, is held out. An image is
-    a struct with its encoded ``bytes``, or only these bytes. A class is an integer, whose name is in Hugging Face's
-    metadata if there is any, or a name; with ``several`` the label is a list of names, of any number.
+    Without test files, a ``test_fraction`` of each client, else of each class, is held out. An image is a struct with
+    its encoded ``bytes``, or only these bytes. A class is a name, or an integer whose name Hugging Face's metadata may
+    have; with ``several`` the label is a list of names.
     """
     names, parts = {}, []
     for files in find_files(path, kind, validation):
@@ -175,7 +175,7 @@ def _class_names_in(file, schema, label):
 
 
 def _examples(file, table, columns, several, numbers):
-    """Returns the examples of a table; ``numbers`` are those of its rows in the file, for messages."""
+    """Returns the examples of a table; ``numbers`` are the row numbers in the file, for messages."""
     values = zip(*(table[name].to_pylist() for name in columns.values()), strict=True)
     return [
         _example(f"{file}: row {row}", columns, several, **dict(zip(columns, own, strict=True)))
@@ -213,7 +213,7 @@ def _class(example, number):
 
 
 class _Index(NamedTuple):
-    """Where the rows of clients are: of all files one after another, by row group."""
+    """The rows of clients in the concatenated files, by row group."""
 
     groups: list[tuple[Path, int, int, int]]  # file, row group in it, first row of the file and of it among all rows
     columns: dict[str, str]
@@ -224,7 +224,7 @@ class _Index(NamedTuple):
 
 
 def _index_of(files, columns, several):
-    """Reads clients, and the names of classes or labels where these are texts."""
+    """Reads clients, and the names of classes or labels that are texts."""
     import pyarrow.parquet
 
     groups, owners, labels, number = [], [], set(), {}
@@ -252,11 +252,11 @@ def _clients_of(index, chosen, first: int = 0, *, several, decoding, class_names
 
     Args:
         index: of the files.
-        chosen: [rows] whether a row is read; clients without any are left out.
+        chosen: [rows] whether to read a row; clients without such rows are left out.
         first: a position.
         several: whether an example has several labels.
         decoding: of images.
-        class_names: those of labels that are names.
+        class_names: the names of classes, if labels are names.
     """
     rows, number = np.flatnonzero(chosen), {name: row for row, name in enumerate(class_names)}
     rows = rows[np.argsort(index.owners[rows], kind="stable")]

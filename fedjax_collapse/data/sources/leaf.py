@@ -1,6 +1,6 @@
 """LEAF's folders: ``train/*.json`` and ``test/*.json``, each with ``users``, ``num_samples`` and ``user_data``.
 
-``user_data[user]`` has ``x`` and ``y``, lists of one entry per example. What ``x`` and ``y`` are tells the data set:
+``user_data[user]`` has ``x`` and ``y``, lists of one entry per example. Their types determine the data set:
 
 * rows of pixels from 0 to 1, or names of image files, and classes: FEMNIST, CelebA;
 * other rows of numbers, which are features: LEAF's and FedProx's synthetic data, FedProx's normalised MNIST;
@@ -8,7 +8,7 @@
 * the columns of a tweet (id, date, query, user, text), and 0 or 1: Sentiment140;
 * the sequences of a comment, each of ten tokens, and ``target_tokens``: Reddit.
 
-Files are read one at a time, as they hold numbers as text.
+Files are read one at a time, because they hold numbers as text.
 
 Args:
     path: the file or folder.
@@ -56,7 +56,7 @@ def leaf(
     """A folder of LEAF, ``train/*.json`` and ``test/*.json``, whose users are natural clients.
 
     Images are FEMNIST or CelebA. Texts are Shakespeare (windows of 80 characters and the next one, 80 classes),
-    Sentiment140 (two classes) or Reddit (ten tokens and the next ones); the files tell which.
+    Sentiment140 (two classes) or Reddit (ten tokens and the next ones), depending on the files.
 
     Args:
         image_folder: the folder with the images, if the files only name them (CelebA).
@@ -115,7 +115,7 @@ def _stream(folder, encode, most, first: int = 0) -> Iterator[ClientExamples]:
 
 
 def _kind_of_text(x, y):
-    """Returns the name of the data set of texts that an example is from; empty for others."""
+    """Returns the name of the text data set of an example; empty for images and features."""
     if isinstance(x, str) and isinstance(y, str) and len(y) == 1:
         return "shakespeare"
     if isinstance(y, dict) and "target_tokens" in y:
@@ -149,7 +149,7 @@ def _photographs(folder, decoding, x, y):
 
 
 def _vocabulary(path, file, size, words_of):
-    """Returns the words of a file, else the most frequent ones of the training part."""
+    """Returns the words of a file, else the most frequent words of the training part."""
     if file:
         return text.read_vocabulary(file, size)
     words = (word for _, _, x, _ in _users(path / "train") for example in x for word in words_of(example))
@@ -206,7 +206,7 @@ def _rows(x):
 
 
 def _encoding_of(x):
-    """Returns the function that makes images or features of rows of numbers, as the first user's are, and which."""
+    """Returns the function that converts rows of numbers like the first user's ``x``, and whether it returns images."""
     try:
         _images(x, [0])
     except ValueError:

@@ -37,7 +37,7 @@ def mean_and_std(name: str, channels: int) -> tuple[float | tuple, float | tuple
     """Returns mean and standard deviation for images with this number of channels, in units of 0 to 255.
 
     Raises:
-        UserError: there is no normalisation of that name, or it is for another number of channels.
+        UserError: the normalisation does not exist, or is for another number of channels.
     """
     check_name(name)
     mean, std = NORMALISATIONS[name]

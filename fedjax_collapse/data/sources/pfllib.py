@@ -2,8 +2,8 @@
 
 Each file holds one array ``data``, a pickled dict of ``y`` int64 [examples] and of ``x``: images float32 [examples,
 channels, height, width], as the network sees them; features float32 [examples, d]; or texts, as integers [examples,
-length], or as pairs of a list of ids, all of one length, and the number of those that count. A pickle may run any code
-when it is loaded; these are not loaded, but read (``stored_arrays.py``).
+length], or as pairs of a list of ids, all of one length, and the number of ids that count. Loading a pickle may run any
+code; ``stored_arrays.py`` parses them instead.
 
 Args:
     path: the file or folder.
@@ -29,9 +29,9 @@ from fedjax_collapse.data.stream import ClientExamples, Stream
 def pfllib(path: str | Path) -> Stream:
     """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
 
-    Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
-    already as the network sees them; rows of floats are features, and rows of integers, alone or with their number, ids
-    of tokens. The files are pickles, of which only arrays and dicts are loaded.
+    Use it with ``partition=dict(name="given")`` and ``own_tests=dict(name="given")``. Images are float32 and already
+    normalised. Rows of floats are features; rows of integers, alone or with their number, are token ids. Only arrays
+    and dicts of the pickles are read.
 
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.
@@ -65,7 +65,7 @@ def write_part(folder: Path, examples: Examples, rows: Sequence[np.ndarray]) -> 
     """Writes ``<k>.npz`` with the rows of client k, normalised.
 
     Raises:
-        UserError: if there are such files already, or if the examples are not images.
+        UserError: if such files exist, or if the examples are not images.
         OSError: if the folder cannot be written to.
     """
     if examples.inputs.ndim != 4:

@@ -48,7 +48,7 @@ _LABELS = ("label", "class", "target", "y")  # next to numbers
 
 
 class Rows(NamedTuple):
-    """The examples of a part. All but ``inputs`` are of Python's objects, and empty if they are not known."""
+    """The examples of a part. Fields but ``inputs`` hold Python objects, and are empty if unknown."""
 
     inputs: np.ndarray  # [rows, columns] float32, or [rows] texts
     labels: np.ndarray  # [rows] texts or integers, before they are numbered
@@ -128,8 +128,8 @@ def texts(
 ) -> Arrays:
     """Texts in a csv, tsv or jsonl file, or in a folder of such, Parquet or Arrow files, in the layout of ``parquet``.
 
-    A text is classified (Sentiment140), its words are predicted (``next_word``), or the text is one of LEAF's windows
-    of Shakespeare and the label the character after it (``next_character``, which is classified: 80 classes).
+    A text is classified (Sentiment140), or its words are predicted (``next_word``), or it is one of LEAF's windows of
+    Shakespeare and its class is the next character (``next_character``, 80 classes).
 
     Args:
         task: the label: a class, each next word, or the next character.
@@ -178,7 +178,7 @@ def table(
 ) -> Stream:
     """A table of numbers: a csv, tsv, jsonl, Parquet or Arrow file, or a folder of such in the layout of ``parquet``.
 
-    Each row is an example, each number of it a feature. Without a test part, some of each client's examples, or of each
+    Each row is an example, each of its numbers a feature. Without a test part, examples of each client, or of each
     class, are held out. The network is ``mlp``, with ``hidden=()`` the linear model.
 
     Args:
@@ -228,7 +228,7 @@ def _named_images(path, columns, find, needs_client):
 
 
 def _finder(folder):
-    """Returns a function from the name of an image, and where it is written, to its file below a folder.
+    """Returns a function ``(name of an image, place of the name) -> file`` for images below a folder.
 
     The name is a path below the folder, or the name of a file in any subfolder, with or without its suffix.
     """
@@ -251,7 +251,7 @@ def _finder(folder):
 
 
 def _read_parts(path, test_file, read: Callable, columns, validation, test_fraction, seed):
-    """Returns the rows of both parts; ``read`` returns those of one table."""
+    """Returns the rows of both parts; ``read`` returns the rows of a table."""
     kind, *parts = find_tables(path, validation)
     kinds, found = [kind, kind], []
     if test_file and parts[1]:
@@ -272,7 +272,7 @@ def _read_parts(path, test_file, read: Callable, columns, validation, test_fract
 
 
 def _numbers(file, table, columns, is_test):
-    """Returns the rows of a table; ``columns`` gets the names that are chosen for this table and the next ones."""
+    """Returns the rows of a table; the columns that are found are stored in ``columns``, also for later tables."""
     existing = table.column_names
     label = columns["label"] = choose_column(file, existing, "label", columns["label"], _LABELS)
     client = columns["client"] if columns["client"] in existing else ""
@@ -311,7 +311,7 @@ def _as_floats(file, name, column):
 
 
 def _number(value):
-    """Returns the number that a value is; NaN if it is none."""
+    """Returns the value as a number; NaN if it is none."""
     try:
         return float(value)
     except (ValueError, TypeError):
@@ -333,7 +333,7 @@ def _clients(file, table, name):
 
 
 def _stream(rows, first: int = 0) -> Iterator[ClientExamples]:
-    """Yields the clients in the order of their names, from position ``first`` on; all rows at once if none is known."""
+    """Yields the clients in the order of their names, from position ``first`` on; all rows at once without clients."""
     if not len(rows.clients):
         yield ClientExamples(None, rows.inputs, rows.labels)
         return
@@ -368,7 +368,7 @@ def _of_classes(path, part, names):
 
 
 def _words(task, file, size, texts):
-    """Returns the vocabulary of a file, else that of the most frequent words of the training part."""
+    """Returns the vocabulary of a file, else of the most frequent words of the training part."""
     if file:
         return text.Vocabulary(text.read_vocabulary(file, size))
     split = text.words_of if task == "classification" else str.split

@@ -63,8 +63,7 @@ def tff(
     length: Natural = 0,
     normalisation: Normalisation = "unit",
 ) -> Stream:
-    """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
-    needed.
+    """The data of TensorFlow Federated, SQLite or older HDF5 files, with natural clients; without TensorFlow.
 
     Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow),
     ``multi_label`` (its tags) or ``next_character`` (Shakespeare).
@@ -106,7 +105,7 @@ def tff(
 
 
 def _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length):
-    """Returns how the texts of a task become examples; None for images."""
+    """Returns the preprocessing of the texts of a task; None for images."""
     if task == "classification":
         return None
     if task == "next_character":
@@ -183,7 +182,7 @@ def _encode_images(example: Features, label: str, invert: bool) -> text.Pair:
 
 
 def _encode_texts(example: Features, encoding: text.Encoding) -> text.Pair:
-    """Returns what a task makes of an example, from features with one text each.
+    """Returns the inputs and labels of an example for a task, from features with one text each.
 
     Raises:
         ValueError: if a feature is missing or not one text.

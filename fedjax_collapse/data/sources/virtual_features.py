@@ -1,4 +1,4 @@
-"""GGEUR: virtual features around the features of each client, distributed as those of all clients.
+"""GGEUR: virtual features around the features of each client, with the covariance of all clients' features.
 
     server   S_c = sum_k (n_kc / n_c) (S_kc + (m_kc - m_c)(m_kc - m_c)^T),   m_c = sum_k (n_kc / n_c) m_kc
     clients  z + e,   z = their own features of class c in turn,   e ~ N(0, S_c)
@@ -8,12 +8,12 @@ covariance of all features of the class. A client draws until it has enough exam
 before the first round. Ma et al., "Geometric Knowledge-Guided Localized Global Distribution Alignment for Federated
 Learning" (CVPR 2025), which has 5000 for CIFAR-10 and 500 for other data, on features of CLIP.
 
-Where each client is a domain, it also draws around the means m_jc of the other clients' features of its classes, from
-S_c with ten enlarged eigenvalues.
+If each client is a domain, it also draws around the means m_jc of the other clients' features of its classes, from S_c
+with ten enlarged eigenvalues.
 
-The released code adds 1e-6 to the diagonal of S_c, for its Cholesky factor; here its square root is taken. The code
-multiplies the ten eigenvalues that come first by 5 to 1. They are the ten smallest, as eigenvalues ascend, which is
-``enlarged="official"``; ``largest`` are the ten largest, by falling factors, and ``none`` draws from S_c itself.
+The released code adds 1e-6 to the diagonal of S_c for its Cholesky factor; here the square root is used. The code
+multiplies the first ten eigenvalues, which are the smallest, by 5 to 1 (``enlarged="official"``). ``largest``
+multiplies the ten largest ones by falling factors, and ``none`` draws from S_c itself.
 """
 
 from typing import Annotated, NamedTuple
@@ -35,7 +35,7 @@ class Drawn(NamedTuple):
 
 
 def class_covariances(features: np.ndarray, labels: np.ndarray) -> dict[int, np.ndarray]:
-    """Returns the covariance [d, d] of the features of each class that there is, in float64."""
+    """Returns the covariance [d, d] of the features of each class with examples, in float64."""
     return {int(c): np.atleast_2d(np.cov(features[labels == c].astype(float).T, bias=True)) for c in np.unique(labels)}
 
 
@@ -55,10 +55,10 @@ def draw_virtual_features(
         features: [examples, d] of all clients.
         labels: [examples] integers.
         owners: [examples] the client of each.
-        count: examples of a class at a client, with its own; a client that has more keeps them.
+        count: examples of a class at a client, own and virtual; a client may have more of its own.
         seed: of the drawing.
-        others: examples of a class that a client draws around the mean of each other client that holds it.
-        enlarged: which eigenvalues of the covariance are enlarged for these.
+        others: examples of a class that a client draws around each other client's mean of that class.
+        enlarged: the eigenvalues of the covariance to enlarge for ``others``.
     """
     features, labels, owners = (as_array("features", array) for array in (features, labels, owners))
     drawn, around = [np.zeros((0, features.shape[1]), np.float32)], [np.zeros(0, int)]

@@ -1,4 +1,4 @@
-"""Classifiers on the features, one per file; they form the part ``head`` of a network.
+"""Classifiers of features, one per file; they are the part ``head`` of a network.
 
 A head is a Linen module that is created as ``Head(num_classes, name="head")`` and called with the features [batch, d];
 it returns logits [batch, classes]. Custom heads are passed to a network in the same way.

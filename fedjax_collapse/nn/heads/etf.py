@@ -4,10 +4,9 @@
 
 Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed
 Classifier" (ICCV 2023). As in the released ResNets, the projector has as many outputs as there are classes. In the
-paper, M has the dimensions of the features, ``projector_dim=d``, and so it has in the released CNN (64). Projector and
-s are params of the head: they are averaged, decayed and receive momentum like any others; with ``private="head"`` they
-stay at the client, and with ``freeze="head"`` they do not change. The ``features`` of a network, which spectra and
-regularizers use, come before the projector.
+paper and in the released CNN (64), M has the dimensions of the features, ``projector_dim=d``. Projector and s are
+params of the head like any others; with ``private="head"`` they stay at the client, and with ``freeze="head"`` they do
+not change. The ``features`` of a network, which spectra and regularizers use, come before the projector.
 
 A feature vector of norm 0 has no gradient; in the released code it grows to 1e12.
 """

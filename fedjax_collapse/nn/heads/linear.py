@@ -23,7 +23,7 @@ class Linear(nn.Module):
 
 
 def as_linear(head: nn.Module, features: jax.Array) -> jax.Array:
-    """Returns logits with params of ``head`` itself, initialised as in ``Linear``; for use in its compact method."""
+    """Returns logits with params of ``head`` itself, initialised as in ``Linear``, inside its compact method."""
     inits = (getattr(head.parent, f"head_{of}init", torch_uniform) for of in ("", "bias_"))
     layer = Dense(head.num_classes, head.use_bias, *inits)
     nn.share_scope(head, layer)

@@ -3,8 +3,8 @@
     logits = (features + shift) @ kernel + bias
 
 Zhang et al., "Eliminating Domain Bias for Federated Learning in Representation Space" (NeurIPS 2023). The shift starts
-at 0 and is trained like other params; the method ``FedDBE`` keeps it, ``head/shift``, at the client. The ``features``
-of a network, which spectra and regularizers use, are those before the shift.
+at 0 and is trained like other params; the method ``FedDBE`` leaves it, ``head/shift``, at the client. The ``features``
+of a network, which spectra and regularizers use, come before the shift.
 """
 
 import flax.linen as nn

@@ -3,7 +3,7 @@
     logits = features @ kernel + bias;     FedRoD adds   features @ personal/kernel + personal/bias
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification" (ICLR 2022). Only the
-method ``FedRoD`` uses the personal head, and keeps its params, ``head/personal``, at the client.
+method ``FedRoD`` uses the personal head, whose params, ``head/personal``, stay at the client.
 """
 
 import flax.linen as nn

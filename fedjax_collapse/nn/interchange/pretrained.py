@@ -1,10 +1,11 @@
-"""Initial weights from a local file: a vision transformer's by the names of other libraries, or those of our own.
+"""Initial weights from a local file: of a vision transformer by the names of other libraries, or written by
+``save_weights``.
 
     model = load_pretrained(Model(nn.ViT(100, size="B", patch=16), (224, 224, 3)), "vit_b16.safetensors")
     simulate(federation, model, FedAvg(...), rounds=10, key=key)
 
-Files are safetensors or npz, of timm, Hugging Face, torchvision, vision_transformer or big_vision, or written by
-``save_weights``. They are recognised by the names in them:
+Files are safetensors or npz, of timm, Hugging Face, torchvision, vision_transformer or big_vision, or of
+``save_weights``. The names of arrays identify the library:
 
 | names | epsilon | gelu | positions of another grid |
 |---|---|---|---|
@@ -13,8 +14,8 @@ Files are safetensors or npz, of timm, Hugging Face, torchvision, vision_transfo
 | torchvision | 1e-6 | erf | cubic_antialias |
 | JAX: vision_transformer and big_vision, also scanned | 1e-6 | tanh | corners |
 
-Outputs are those of the other library only with its epsilon and GELU, which are options of the network, and for images
-that are normalised as there: by 0.5 and 0.5 in most, by the constants of ImageNet for DeiT and torchvision.
+Outputs equal the library's only with its epsilon and GELU, which are options of the network, and with its normalisation
+of images: mostly 0.5 and 0.5, for DeiT and torchvision the constants of ImageNet.
 """
 
 import dataclasses
@@ -72,20 +73,19 @@ def load_pretrained(
 ) -> Model:
     """Returns the model with the weights of a file as its initial weights, which ``init`` returns.
 
-    A classifier of another shape, or none, in the file is no error: a warning says that the network's keeps its random
-    initial weights. Adapters that are not in the file keep theirs. ``reinitialize`` of the given model is applied
-    afterwards.
+    If the file has no classifier of the same shape, a warning says that the network's classifier stays random. Adapters
+    that the file lacks keep their initial weights. ``reinitialize`` of the given model is applied afterwards.
 
     Args:
         model: its network is a ``ViT``, or the network whose weights ``save_weights`` has written.
         file: in one of the formats above.
-        interpolation: how positions are adapted to another number of patches; by default as the file's library does.
-            Cubic without and with a low-pass filter (PyTorch's bicubic, without and with antialias), linear (PyTorch's
-            bilinear), or linear with corners kept in place (SciPy's zoom of order 1).
+        interpolation: the interpolation of positions for another number of patches; by default that of the file's
+            library. ``cubic`` and ``cubic_antialias`` are PyTorch's bicubic, ``linear`` is PyTorch's bilinear, and
+            ``corners`` is SciPy's zoom of order 1, which preserves corners.
 
     Raises:
-        UserError: the file cannot be read, its names are not known, or arrays are missing, unexpected or of another
-            shape; all of them are named. An array is not finite, or has the name of a folder of others.
+        UserError: the file cannot be read, its names are unknown, or arrays are missing, unexpected, of another shape
+            or not finite; the message names them. See also ``check_names``.
     """
     check_value("load_pretrained: model", model, Model)
     check_value("load_pretrained: file", file, Path | str)
@@ -146,7 +146,7 @@ def _read(file):
 
 
 def _recognized(file, arrays) -> tuple[Naming | None, Arrays]:
-    """Returns whose names they are, None for our own, and the arrays by the names of ``NAMINGS``."""
+    """Returns the naming of the arrays, None for ``save_weights``, and the arrays by the names of ``NAMINGS``."""
     for naming in NAMINGS:
         for prefix in ("", *naming.prefixes):
             if prefix + naming.marker in arrays:
@@ -161,7 +161,7 @@ def _recognized(file, arrays) -> tuple[Naming | None, Arrays]:
 
 
 def _unstacked(arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the arrays, those of big_vision's scanned blocks, [blocks, ...], one by one."""
+    """Yields the arrays; arrays of big_vision's scanned blocks, [blocks, ...], one block at a time."""
     for name, array in arrays.items():
         if name.startswith(scanned := "Transformer/encoderblock/"):
             yield from ((f"{scanned[:-1]}_{i}/{name.removeprefix(scanned)}", each) for i, each in enumerate(array))
@@ -170,7 +170,7 @@ def _unstacked(arrays) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _check_network(file, naming, module):
-    """Raises UserError for another network than a ViT; warns of options that are not the library's."""
+    """Raises UserError unless the network is a ViT; warns of options that differ from the library's."""
     if not isinstance(module, ViT):
         kind = type(module).__name__
         raise UserError(f"{file}: it holds the weights of a ViT, by the names of {naming.whose}; the network is {kind}")
@@ -182,7 +182,7 @@ def _check_network(file, naming, module):
 
 
 def _parts(naming, model, shapes) -> dict[str, Part]:
-    """Returns the arrays that a file has of this network, by name; the classifier's if it is linear."""
+    """Returns the arrays of this network in a file, by name; with the classifier's if it is linear."""
     if naming is None:
         return {path: Part((path,), shape) for path, shape in shapes.items()}
     heads, parts, linear = model.module.dimensions()[2], {}, _linear_head(model)
@@ -197,7 +197,7 @@ def _parts(naming, model, shapes) -> dict[str, Part]:
 
 
 def _linear_head(model) -> str | None:
-    """Returns the name of the classifier's layer if it is a weight and a bias on the features of the blocks."""
+    """Returns the name of the classifier's layer if it is a linear layer on the features of the blocks."""
     paths = _head(model)
     layer = paths[0].rpartition("/")[0] if paths else ""
     is_linear = model.module.projector == "none" and set(paths) == {f"{layer}/kernel", f"{layer}/bias"}
@@ -205,7 +205,7 @@ def _linear_head(model) -> str | None:
 
 
 def _head(model):
-    """Returns the paths of the classifier's arrays; there are none in one that is fixed."""
+    """Returns the paths of the classifier's arrays; empty for a fixed classifier."""
     try:
         mask = model.mask("head").params
     except UserError:
@@ -214,7 +214,7 @@ def _head(model):
 
 
 def _with_head_if_same(file, naming, model, parts, arrays) -> tuple[dict[str, Part], Arrays]:
-    """Returns parts and arrays without what features do not depend on, and without a classifier of other shapes."""
+    """Returns parts and arrays without arrays that features do not need, and without a classifier of another shape."""
     head = _head(model)
     of_head = {name: part.shape for name, part in parts.items() if part.paths[0] in head}
     reasons = [
@@ -235,7 +235,7 @@ def _with_head_if_same(file, naming, model, parts, arrays) -> tuple[dict[str, Pa
 
 
 def _fit_positions(naming, model, parts, arrays, interpolation):
-    """Replaces the positions of another grid of patches by those of the network's, if they can be."""
+    """Interpolates the positions of another grid of patches to the network's, if possible."""
     name = "params/positions" if naming is None else naming.top["positions"]
     *_, tokens, width = shape = parts[name].shape
     grid = tuple(extent // model.module.patch for extent in model.input_shape[:2])
@@ -246,10 +246,10 @@ def _fit_positions(naming, model, parts, arrays, interpolation):
 
 
 def fit_positions(positions: np.ndarray, grid: tuple[int, int], has_token: bool, kind: str) -> np.ndarray | None:
-    """Returns positions [n, d] of a square grid for another grid, or None if they are not of a square grid.
+    """Returns positions [n, d] of a square grid, interpolated to another grid, or None if the grid is not square.
 
-    If n is a square plus 1, the first is the class token's. If it is a square, patches have positions before the class
-    token is added, as in big_vision, and that of the class token is 0.
+    If n is a square plus 1, the first position is the class token's. If n is a square, the class token has position 0,
+    as in big_vision, which adds it after the positions.
     """
     side = math.isqrt(len(positions))
     has_row = side * side != len(positions)
@@ -264,7 +264,7 @@ def fit_positions(positions: np.ndarray, grid: tuple[int, int], has_token: bool,
 
 
 def interpolation_matrix(new: int, old: int, kind: str) -> np.ndarray:
-    """Returns the matrix [new, old] of an interpolation of ``INTERPOLATIONS``; of equal numbers it is the identity."""
+    """Returns the matrix [new, old] of an interpolation of ``INTERPOLATIONS``; the identity if new equals old."""
     centres = np.linspace(0, old - 1, new) if kind == "corners" else (np.arange(new) + 0.5) * old / new - 0.5
     sources, matrix = np.arange(old), np.zeros((new, old))
     if kind in ("linear", "corners"):
@@ -279,7 +279,7 @@ def interpolation_matrix(new: int, old: int, kind: str) -> np.ndarray:
 
 
 def _cubic(distance, slope):
-    """The kernel of cubic convolution with this slope at distance 1."""
+    """Returns the kernel of cubic convolution with this slope at distance 1."""
     x = abs(distance)
     near = (slope + 2) * x**3 - (slope + 3) * x**2 + 1
     far = slope * (x**3 - 5 * x**2 + 8 * x - 4)
@@ -287,7 +287,7 @@ def _cubic(distance, slope):
 
 
 def _check(file, naming, parts, arrays):
-    """Raises UserError that names all missing and unexpected arrays, and those of wrong shapes."""
+    """Raises UserError with the names of all arrays that are missing, unexpected or of another shape."""
     problems = {
         "missing": [f"{name} {_shown(part.shape)}" for name, part in parts.items() if name not in arrays],
         "unexpected": [f"{name} {_shown(array.shape)}" for name, array in sorted(arrays.items()) if name not in parts],
@@ -304,7 +304,7 @@ def _check(file, naming, parts, arrays):
 
 
 def _merged(names: Iterable[str]) -> list[str]:
-    """Returns the names; those that differ only in the number of their block as one, such as ``blocks.0-11.norm1``."""
+    """Returns the names, merged if they differ only in the number of the block, as ``blocks.0-11.norm1``."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for name in names:
         number = _BLOCK.search(name)

@@ -1,4 +1,4 @@
-"""Layers of the networks in ``pytorch_networks.py`` that ``torch.nn`` lacks."""
+"""Layers of the networks in ``torch_networks.py`` that ``torch.nn`` lacks."""
 
 import torch
 from torch import nn
@@ -54,7 +54,7 @@ class DropPath(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention of heads, with a matrix each for queries, keys, values and what comes out."""
+    """Multi-head self-attention, with a matrix each for queries, keys, values and outputs."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -79,17 +79,17 @@ def padded_shortcut(missing, stride):
 
 
 def class_token(width):
-    """The tokens after one that is learned."""
+    """Prepends a learned token."""
     return Apply(lambda tokens, learned: torch.cat([learned.expand(len(tokens), 1, -1), tokens], 1), width)
 
 
 def positions(tokens, width):
-    """The tokens plus a learned vector each, the columns of a matrix."""
+    """Adds a learned vector to each token; the vectors are the columns of a matrix."""
     return Apply(lambda tokens, learned: tokens + learned.T, width, tokens)
 
 
 def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
-    """A convolution; without ``padding``, with as much as keeps the size at stride 1."""
+    """A convolution; by default, ``padding`` preserves the size at stride 1."""
     return nn.Conv2d(inputs, outputs, size, stride, (size - 1) // 2 if padding is None else padding, 1, groups, bias)
 
 
@@ -104,7 +104,7 @@ def conv_norm(inputs, outputs, *arguments, norm="batch", **options):
 
 
 def conv_relu(inputs, layers, pool=None, pooled=(), **options):
-    """Convolutions, (channels, size, stride, padding) each, with ReLU, and a pool after those of these numbers."""
+    """Convolutions (channels, size, stride, padding) with ReLU, and a pool after convolutions number ``pooled``."""
     made = []
     for index, (outputs, *shape) in enumerate(layers):
         made += [*conv_norm(inputs, outputs, *shape, **options), nn.ReLU(), *[pool] * (index in pooled)]

@@ -1,6 +1,6 @@
 """The networks of ``fedjax_collapse.nn`` in ``torch.nn`` layers, for the benchmark and as references of the tests.
 
-They take the same options, and hold their layers in the same order, so that weights are copied by position.
+They have the same options, and their layers in the same order, so that weights are copied by position.
 """
 
 import functools
@@ -21,7 +21,7 @@ IMAGE_SHAPE = (32, 32, 3)
 
 
 def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
-    """The network of the module ``fedjax_collapse/nn/<name>.py`` with its options."""
+    """Returns the network ``fedjax_collapse/nn/networks/<name>.py`` with its options."""
     of_head = {key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options}
     return Network(*BACKBONES[name](image_shape, **options), num_classes, **of_head)
 
@@ -37,14 +37,14 @@ def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
 
 
 def _as_arrays(network):
-    """Views of the tensors that are averaged, in the order of the arrays, kernels as [..., in, out]."""
+    """Returns views of the averaged tensors in the order of the arrays, kernels as [..., in, out]."""
     if isinstance(network, Transformer):
         return network.leaves().values()
     return [tensor.movedim((0, 1), (-1, -2)) if tensor.ndim > 1 else tensor for tensor in tensors(network)]
 
 
 def tensors(network: nn.Module) -> list[torch.Tensor]:
-    """Returns what federated averaging averages: the parameters, then the running statistics of BatchNorm."""
+    """Returns the tensors that federated averaging averages: params, then running statistics of BatchNorm."""
     return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
 
 
@@ -106,7 +106,7 @@ class Transformer(nn.Module):
         return self.represent(tokens) @ self.table.T
 
     def leaves(self, of: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> dict[str, torch.Tensor]:
-        """Returns what ``of`` makes of the params, by path and in the order and orientation of our engine's."""
+        """Returns ``of`` of each param, by path, in the order and orientation of the JAX network."""
         found = {"Embedding_0/table": of(self.table)}
         for i, block in enumerate(self.blocks):
             attention, found_in = block.self_attn, {}

@@ -1,4 +1,4 @@
-"""A network's variables as a list of arrays in the order of its layers, which is how JAX and PyTorch exchange them."""
+"""Converts a network's variables to a list of arrays in the order of its layers, which JAX and PyTorch exchange."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from fedjax_collapse.nn.model import Model
 
 
 def arrays_in_order(model: Model, variables: Variables) -> list[np.ndarray]:
-    """Parameters, then running statistics, of a ``Model`` in the order of its layers; kernels are [..., in, out]."""
+    """Returns params, then running statistics, of a ``Model`` in the order of layers; kernels are [..., in, out]."""
     arrays = flatten_dict(variables._asdict())
     return [np.asarray(arrays[path]) for path in _paths_in_order(model)]
 

@@ -1,4 +1,4 @@
-"""How other libraries name the arrays of a vision transformer."""
+"""Names of the arrays of a vision transformer in other libraries."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}  # axes of ours by their numbe
 
 
 class Naming(NamedTuple):
-    """The names of a library's arrays: of a layer, and after it that of an array of the layer.
+    """The names of a library's arrays: the name of a layer, then of an array in the layer.
 
-    Weights in PyTorch are [out, in], and [out, in, height, width] those of patches. In Flax they are as ours, but have
-    an axis for the heads of the attention.
+    PyTorch's weights are [out, in], for patches [out, in, height, width]. Flax's weights are as ours, but have an axis
+    for the attention heads.
     """
 
     whose: str
@@ -34,19 +34,19 @@ class Naming(NamedTuple):
 
     @property
     def marker(self) -> str:
-        """The name that shows whose names they are."""
+        """The name that identifies the library."""
         return self.top["patches"] + self.leaves["kernel"]
 
     def canonical(self, name: str) -> str:
-        """Returns the name of this version for that of another one."""
+        """Returns the name in this version of the library, given the name in another version."""
         for pattern, replacement in self.synonyms:
             name = re.sub(pattern, replacement, name)
         return name
 
     def name(self, path: str, head: str | None) -> str | None:
-        """Returns the name of an array of our network; None for one that the library's lacks.
+        """Returns the library's name of an array of our network; None if its network lacks the array.
 
-        ``head`` is the layer of the classifier, if it is linear.
+        ``head``: the layer of the classifier, if it is linear.
         """
         match path.split("/"):
             case [("token" | "positions") as leaf]:
@@ -60,12 +60,12 @@ class Naming(NamedTuple):
         return None
 
     def place(self, path: str) -> int:
-        """Returns the place of a block's layer among ``layers``; -1 for those outside of blocks."""
+        """Returns the index of a block's layer in ``layers``; -1 outside of blocks."""
         *_, layer, _ = path.split("/")
         return list(self.layers).index(layer) if layer in self.layers else -1
 
     def shape(self, path: str, ours: tuple[int, ...], heads: int) -> tuple[int, ...]:
-        """Returns the shape of the library's array for that of ours."""
+        """Returns the shape of the library's array, given the shape of ours."""
         *_, layer, leaf = path.split("/")
         if leaf in ("token", "positions"):
             return (1,) * (3 - len(ours)) + ours
@@ -76,14 +76,14 @@ class Naming(NamedTuple):
         return (heads, ours[0] // heads, *ours[1:]) if (layer, leaf) == ("out", "kernel") else ours
 
     def converted(self, array: np.ndarray, ours: tuple[int, ...]) -> np.ndarray:
-        """Returns the library's array as ours of the given shape."""
+        """Returns the library's array in our shape."""
         if self.leaves is _TORCH and len(ours) == array.ndim:
             array = array.transpose(np.argsort(_TO_TORCH[len(ours)]))
         return array.reshape(ours)
 
 
 def _of_layers(norms, attention, out, mlp):
-    """Returns the names of a block's layers; ``attention`` is of queries, keys and values, by their names."""
+    """Returns the names of a block's layers; ``attention`` names the layers of queries, keys and values."""
     of_attention = [attention.format(name) for name in ("query", "key", "value")]
     names = norms[0], *of_attention, out, norms[1], *mlp
     return dict(zip(_LAYERS, names, strict=True))

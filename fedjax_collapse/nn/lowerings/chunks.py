@@ -1,4 +1,4 @@
-"""Evaluation of a function on chunks of a batch, so that its intermediate results fit into a CPU's cache."""
+"""Evaluates a function on chunks of a batch, so that intermediate results fit into a CPU's cache."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ def in_chunks(
     """Applies ``function(*arrays)``, which returns (an array with a row per example, a sum over examples), in chunks.
 
     The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` per row, but have at least ``least``
-    rows; there is only one if the batch needs at most ``most`` bytes, and on devices other than a CPU. Not
-    differentiable by design: use it inside functions with custom gradients.
+    rows. If the batch needs at most ``most`` bytes, or the device is not a CPU, there is one chunk. Use it inside
+    functions with custom gradients: it is not differentiable.
     """
     batch = len(arrays[0])
     count = _count(batch, bytes_each, least) if target.is_cpu and batch * bytes_each > most else 1
@@ -42,9 +42,9 @@ def in_chunks(
 
 
 def with_gradient(gradient: Callable) -> Callable[[Callable], Callable]:
-    """Returns a decorator of ``function(images, kernel, *static)`` that gives it a gradient.
+    """Returns a decorator that gives ``function(images, kernel, *static)`` a gradient.
 
-    ``gradient(*static, (images, kernel), cotangent)`` returns those of both.
+    ``gradient(*static, (images, kernel), cotangent)`` returns the gradients of images and kernel.
     """
 
     def decorate(function):

@@ -1,9 +1,9 @@
 """Convolutions that are fast and exact when each client has different weights.
 
 ``jax.vmap`` over a convolution's weights makes XLA emit a grouped convolution, and on a CPU a convolution inside a loop
-body takes a slow path, 5 to 1000 times slower. The other lowerings are products with custom gradients, which batch over
-clients as batched products (figures: ``docs/performance.md``). On a GPU they are faster as well where they were timed;
-on a TPU they are slower, by its compiler's estimate (``docs/accelerators.md``).
+body takes a slow path, 5 to 1000 times slower. The other lowerings are products with custom gradients, which clients
+batch (figures: ``docs/performance.md``). They are also faster on a GPU, where timed; on a TPU they are slower by its
+compiler's estimate (``docs/accelerators.md``).
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ class Convolution(NamedTuple):
     * ``product``: as ``patches``, only for 1x1 kernels without padding and groups;
     * ``xla``: ``lax.conv_general_dilated``, which clients in parallel make a grouped convolution;
     * ``auto``: the lowering that ``choose_lowering`` selects for the target;
-    * several names with ``+`` between them: the first that applies to the layer, such as ``product+xla``;
+    * several names with ``+`` between them, as ``product+xla``: the first lowering that applies to the layer;
     * ``TimedLowerings``: the fastest lowering measured for this layer.
 
     With ``fused_norm`` among the names, networks compute BatchNorm and ReLU together (``batch_norm.py``).
@@ -146,10 +146,9 @@ def choose_lowering(
 ) -> str:
     """Returns the lowering that ``convolve`` uses: ``auto`` resolved for these shapes, or the given lowering.
 
-    On a CPU ``auto`` is never ``xla``, which is slow there with different weights per client. On a TPU it is always
-    ``xla``, the fastest by the estimate of its compiler. On a GPU it is ``strips`` or ``patches``, 2 to 15 times as
-    fast as ``xla`` on an H200, for layers like those that were timed there, else ``xla``, whose program moves the
-    fewest bytes (``docs/accelerators.md``).
+    On a CPU ``auto`` is never ``xla``, which is slow with different weights per client. On a TPU it is always ``xla``,
+    the fastest by the compiler's estimate. On a GPU it is ``strips`` or ``patches`` for layers similar to timed ones, 2
+    to 15 times as fast as ``xla`` on an H200, else ``xla``, which moves the fewest bytes (``docs/accelerators.md``).
 
     Raises:
         UserError: if the lowering is unknown or does not apply.
@@ -179,7 +178,7 @@ def choose_lowering(
 
 
 def _choose_on_gpu(kernel_shape, how, dtype):
-    """Returns the rule's lowering for layers like those that were timed on a GPU, else ``xla``."""
+    """Returns the lowering for layers similar to layers timed on a GPU, else ``xla``."""
     size, _, channels, _ = kernel_shape
     if size != 3 or how.groups > 1 or channels > _MAX_CHANNELS_ON_GPU["patches"] or not _is_exact(dtype):
         return "xla"
@@ -203,7 +202,7 @@ def candidates(layer: Layer, target: Target) -> list[str]:
 
 
 def _is_exact(dtype):
-    """Returns whether Winograd's transforms are exact enough; they would round 16-bit images."""
+    """Returns whether Winograd's transforms are exact enough: not for 16-bit images, which they round."""
     return jnp.finfo(dtype).bits >= 32
 
 
@@ -239,7 +238,7 @@ def _first_that_applies(kernel_shape, how):
 
 
 def _problem(kernel_shape, how):
-    """Returns why the lowering does not apply to the kernel, or None."""
+    """Returns the reason why the lowering does not apply to the kernel, or None."""
     (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
     needs = f"lowering {lowering!r} needs"
     if lowering in _WINOGRAD and not _winograd_applies(size, how):

@@ -50,7 +50,7 @@ def _multiply_patches(images, kernel, stride=1):
 
 
 def _bytes_each(images, kernel, stride):
-    """Returns the approximate size of one example's patches; a 1x1 kernel has none beside the images."""
+    """Returns the approximate bytes of one example's patches; 0 for a 1x1 kernel, whose patches are the images."""
     size = len(kernel)
     pixels = images.shape[1] * images.shape[2] // stride**2
     return pixels * (size**2 if size > 1 else 0) * max(kernel.shape[2:]) * images.dtype.itemsize
@@ -80,9 +80,9 @@ def gradient_of_images(
 ) -> jax.Array:
     """Returns the gradient with respect to a convolution's images, given the gradient of its outputs.
 
-    Pixels that are ``stride`` apart are multiplied by the same weights, for different outputs. So the gradient at every
-    ``stride``-th row and column is a convolution of stride 1, ``correlate(gradient, weights)``, with a part of the
-    flipped ``kernel``. These parts are interleaved, which avoids products with zeros between dilated outputs.
+    The same weights multiply pixels that are ``stride`` apart. So the gradient at every ``stride``-th row and column is
+    a convolution of stride 1, ``correlate(gradient, weights)``, with a part of the flipped ``kernel``. Interleaving
+    these parts avoids products with zeros between dilated outputs.
     """
 
     def along(

@@ -1,8 +1,7 @@
 """Pooling of NHWC images with PyTorch's semantics, without ``lax.reduce_window``, which is slow in loops on a CPU.
 
-On a TPU ``max_pool`` uses ``lax.reduce_window``, which its compiler turns into one operation, and one for the gradient;
-by its estimate a small CNN takes 0.7 of the time. On a GPU our lowering moves a third of the bytes
-(``docs/accelerators.md``).
+On a TPU ``max_pool`` uses ``lax.reduce_window``, which is one operation there, as is its gradient; by the compiler's
+estimate a small CNN takes 0.7 of the time. On a GPU our lowering moves a third of the bytes (``docs/accelerators.md``).
 """
 
 import functools

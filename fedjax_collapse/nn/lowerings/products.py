@@ -1,9 +1,9 @@
-"""Products of rows with a matrix, and gradients of them that are fast on CPUs.
+"""Products of rows with a matrix, with gradients that are fast on CPUs.
 
-A product with a transposed matrix repacks it every time, which with 17 rows costs half as much again. A matrix that
-is not trained is the same in every step, so its transpose is computed once, before the loop of the steps. The
-gradient of a matrix is a product of rows: over two axes, such as examples and tokens, XLA computes it in transposed
-order, together with all elementwise operations that feed it, which took longer than the product (docs/adapters.md).
+A product with a transposed matrix repacks it every time, which costs 50 % more with 17 rows. The transpose of a frozen
+matrix is computed once, before the loop of steps. The gradient of a matrix is a product of rows. Over two axes, such as
+examples and tokens, XLA fuses it, in transposed order, with the elementwise operations before it, which took longer
+than the product (docs/adapters.md).
 """
 
 import jax
@@ -12,7 +12,7 @@ from fedjax_collapse.core.target import Target
 
 
 def multiply(inputs: jax.Array, kernel: jax.Array, target: Target | None) -> jax.Array:
-    """Returns ``inputs @ kernel``, [..., in] and [in, out] -> [..., out]; without a target, with JAX's own gradient."""
+    """Returns ``inputs @ kernel``, [..., in] and [in, out] -> [..., out]. Without a target, the gradient is JAX's."""
     if target is None or not target.is_cpu:
         return inputs @ kernel
     rows = inputs.reshape(-1, inputs.shape[-1])
@@ -34,7 +34,7 @@ def _multiply(inputs, kernel):
 
 
 def _forward(inputs, kernel):
-    """Returns the product, and what the gradient needs: inputs and kernel, or the transpose of a frozen kernel."""
+    """Returns the product, and residuals of the gradient: inputs and kernel, or the transpose of a frozen kernel."""
     outputs = inputs.value @ kernel.value
     if kernel.perturbed:
         return outputs, ((inputs.value, kernel.value), None)

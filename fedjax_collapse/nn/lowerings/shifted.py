@@ -38,7 +38,7 @@ def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding:
 
 
 def _products(first, second, target):
-    """Returns the products of images; on a CPU those of several rows are added before they are written."""
+    """Returns the products of images; on a CPU, products of several rows are added before they are written."""
     if not target.is_cpu:
         return first * second
     rows = math.gcd(first.shape[1], _ROWS)

@@ -1,8 +1,8 @@
 """Convolution of stride 1 with few channels, as a product of strips: several neighbouring outputs of a row at once.
 
-A matrix product with few columns is slow, and so is copying 3 channels at a time. ``length`` neighbouring outputs of a
-row depend on ``length + size - 1`` pixels for each row of the kernel; the product of this strip of pixels and a banded
-matrix gives all of their channels. There are ``(length + size - 1) / size`` times as many multiplications, but in wide
+A matrix product with few columns is slow, and so are copies of 3 channels. ``length`` neighbouring outputs of a row
+depend on ``length + size - 1`` pixels for each row of the kernel; the product of this strip of pixels and a banded
+matrix gives all of their channels. It takes ``(length + size - 1) / size`` times as many multiplications, in wide
 products, and less than half of the copies.
 """
 

@@ -1,8 +1,8 @@
 """Sums over rows and pixels, computed on CPUs as products with ones.
 
-On CPUs XLA fuses a sum with the computation of its operand and then adds one number at a time, strided over channels: a
-step of a small network with BatchNorm took two to three times as long (docs/performance.md). A product is not fused.
-Each client has separate ones, so its sum is the same, bit for bit, for any number of clients.
+On CPUs XLA fuses a sum with its operand and then adds one number at a time, strided over channels: a step of a small
+network with BatchNorm took two to three times as long (docs/performance.md). A product is not fused. Each client has
+its own vector of ones, so its sum has the same bits for any number of clients.
 """
 
 import functools

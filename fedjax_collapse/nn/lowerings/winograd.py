@@ -2,8 +2,8 @@
 
 A tile of n x n pixels, n = m + r - 1, gives m x m outputs of an r x r kernel by n^2 multiplications per channel: 4 or
 2.25 per output of a 3x3 kernel, instead of 9, and 9 or 4 of a 5x5 kernel, instead of 25 (Lavin & Gray, "Fast Algorithms
-for Convolutional Neural Networks", 2016). Both gradients are products at the same points: that of the images by the
-transposed transforms, whose overlapping tiles are added. In 32-bit floats outputs deviate by 1.4e-7, 3e-7 (n = 6) and
+for Convolutional Neural Networks", 2016). Both gradients are products at the same points; the gradient of the images
+uses the transposed transforms and adds overlapping tiles. In 32-bit floats outputs deviate by 1.4e-7, 3e-7 (n = 6) and
 1.4e-6 (n = 8) of their root mean square.
 """
 
@@ -110,8 +110,8 @@ def _transform_kernel(kernel, tile):
 def _split(pixels, padding, matrix, counts, tile):
     """Applies ``matrix`` [points, pixels] to rows and columns of tiles that are ``tile`` pixels apart.
 
-    ``padding`` zeros are put before the first row and column, and behind the last as many as the tiles need. Returns
-    [points^2, tiles, channels]; as of the kernel, points of the columns come first.
+    ``padding`` zeros precede the first row and column; as many as the tiles need follow the last. Returns [points^2,
+    tiles, channels], with points of columns first, as for the kernel.
     """
     size = matrix.shape[1]
 

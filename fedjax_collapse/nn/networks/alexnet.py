@@ -51,7 +51,7 @@ class AlexNet(ConvNetwork):
 
 
 def adaptive_avg_pool(images: jax.Array, size: int) -> jax.Array:
-    """Means over ``size`` times ``size`` fields that cover the image and may overlap, as PyTorch's."""
+    """Returns means over ``size`` times ``size`` fields that cover the image and may overlap, as in PyTorch."""
     rows, columns = (_field_weights(extent, size).astype(images.dtype) for extent in images.shape[1:3])
     return jnp.einsum("bhwc,ih,jw->bijc", images, rows, columns)
 

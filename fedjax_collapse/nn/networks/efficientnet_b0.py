@@ -24,9 +24,9 @@ _FAN_OUT = kaiming_normal("fan_out")
 class EfficientNetB0(ConvNetwork):
     """A 3x3 convolution, inverted residual blocks with squeeze-and-excitation, a 1x1 convolution, mean, dense 640.
 
-    Tan & Le (ICML 2019), torchvision's definition and initialisation. FedMR's network is not in its released code: the
-    dense layer is inferred from its sizes (4.875M parameters and buffers, prototypes of 640); that ReLU follows, and
-    PyTorch's default initialisation of it and of the classifier, are our choice.
+    Tan & Le (ICML 2019), torchvision's definition and initialisation. FedMR's released code lacks the network. The
+    dense layer follows from its sizes (4.875M parameters and buffers, prototypes of 640). Its ReLU, and PyTorch's
+    default initialisation of dense layer and classifier, are our choice.
 
     Attributes:
         width_multiplier: factor of the numbers of channels.
@@ -91,7 +91,7 @@ def _fan_out_of(fan_out, fan_in, _):
 
 
 def _excitation(images, squeezed, target):
-    """A weight in 0..1 for each channel of each example, from the channels' means: [batch, 1, 1, channels]."""
+    """Returns a weight in 0..1 for each channel, from the channels' means: [batch, 1, 1, channels]."""
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
     dense = functools.partial(nn.Dense, dtype=images.dtype, param_dtype=float, kernel_init=init)
     weights = nn.silu(dense(squeezed)(global_mean(images, target)))

@@ -24,8 +24,8 @@ class PflTransformer(TokenNetwork):
         x = norm(x + attention(x)),   x = norm(x + mlp(x)),   logits = x . vectors of the ids
 
     pfl-research (Granqvist et al., NeurIPS 2024): 1,962,912 params for 10,000 words and four other ids. There is no
-    norm after the last block and no bias of the logits. Later tokens are masked, padding is not: it is at the end.
-    Initial weights are PyTorch's of ``TransformerEncoderLayer``, but each block has its own: copied blocks start equal.
+    norm after the last block and no bias of the logits. Later tokens are masked; padding is at the end and needs no
+    mask. Initial weights are as in PyTorch's ``TransformerEncoderLayer``, but differ between blocks.
 
     Attributes:
         depth: number of blocks.
@@ -58,10 +58,10 @@ class PflTransformer(TokenNetwork):
 
 
 class CausalBlock(nn.Module):
-    """Self-attention of tokens on earlier ones, and an MLP; each is added, then normalised.
+    """Self-attention of tokens on earlier tokens, and an MLP; each is added, then normalised.
 
-    Tokens are rows [batch * length, width], or those at ``places``, with all earlier ones of their sequences: on CPUs
-    the gradient of a product over two axes takes twice as long.
+    Tokens are rows [batch * length, width], because on CPUs the gradient of a product over two axes takes twice as
+    long; or the rows at ``places``, with all earlier tokens of their sequences.
     """
 
     batch: int
@@ -96,7 +96,7 @@ class CausalBlock(nn.Module):
 
 
 def causal_weights(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Returns the weights [batch, heads, length, length] with which each token attends to itself and to earlier ones.
+    """Returns weights [batch, heads, length, length], with which each token attends to itself and earlier tokens.
 
     Arguments are [batch, length, heads, d].
     """
@@ -105,7 +105,7 @@ def causal_weights(query: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def _of_three(fan_in, fan_out):
-    """PyTorch's initialiser of query, key and value, which are one matrix there."""
+    """Returns PyTorch's initialiser of query, key and value, which are one matrix there."""
     return glorot_uniform(fan_in, 3 * fan_out)
 
 

@@ -7,7 +7,8 @@ from fedjax_collapse.schema.options import Count
 class PFLlibCNN(MOONCNN):
     """Two 5x5 convolutions without padding, 32 and 64 channels, each with ReLU and a 2x2 max-pool, then dense 512.
 
-    The network of federated averaging's first experiments, without padding: 582,026 parameters for MNIST.
+    This is the network of the first experiments with federated averaging, but without padding: 582,026 parameters for
+    MNIST.
     """
 
     channels: tuple[Count, ...] = (32, 64)

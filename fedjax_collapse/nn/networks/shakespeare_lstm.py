@@ -15,9 +15,9 @@ class ShakespeareLSTM(TokenNetwork):
     """Embedding, two LSTMs and the classifier.
 
     Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), appendix C: 820,522 params for 90 ids, one of them
-    padding. With ``predicts="last"`` and 80 ids LEAF's, 817,872: the label is one character after the sequence, a task
-    of classification. Initial weights are TFF's: Keras', but ``he_normal`` for the kernels of the LSTMs. The features
-    are the states of the last LSTM.
+    padding. LEAF's network has ``predicts="last"``, 80 ids and 817,872 params: it classifies the character after the
+    sequence. Initial weights are Keras', but TFF's ``he_normal`` for the kernels of the LSTMs. The features are the
+    states of the last LSTM.
 
     Attributes:
         hidden: number of cells of each LSTM.

@@ -12,7 +12,7 @@ from fedjax_collapse.schema.options import Count
 class SmallCNN(ConvNetwork):
     """3x3 convolutions, each with BatchNorm and ReLU, 2x2 max-pools between them, mean over the image.
 
-    The features are that mean: as many as the last convolution has channels.
+    The features are these means, one per channel of the last convolution.
 
     Attributes:
         channels: channels of each convolution.

@@ -29,8 +29,8 @@ class ViT(Network):
 
     Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), without dropout. B/16 is
     ``size="B", patch=16`` for images of 224x224. Initial weights are timm's: N(0, 0.02) and biases of 0, but PyTorch's
-    default for the patches, and here for the classifier. Weights of a file: ``pretrained.py``. Of the last block only
-    the class token is computed, if it alone is read afterwards.
+    default for the patches and, unlike timm, for the classifier. ``pretrained.py`` loads weights from a file. The last
+    block computes only the class token, if no other token is read.
 
     Attributes:
         size: width, depth and heads, unless they are given.
@@ -92,10 +92,10 @@ class ViT(Network):
 
 
 class Block(nn.Module):
-    """Self-attention of heads, and an MLP of one hidden layer, each of normalised tokens and added to them.
+    """Multi-head self-attention, then an MLP with one hidden layer; each is applied to normalised tokens, then added.
 
-    Tokens are [batch, tokens, width]. All weights are matrices [in, out]; those of the attention [width, width].
-    ``read``: the number of first tokens that are computed, as only these are read afterwards; None for all.
+    Tokens are [batch, tokens, width]. All weights are matrices [in, out]; of the attention, [width, width]. ``read``:
+    the number of first tokens to compute; None for all.
     """
 
     heads: int

@@ -21,7 +21,7 @@ _UPPER_EIGHT_OF = 2**16 - 1  # the scale with which the upper eight of 16 bits a
 
 
 class Encoded(NamedTuple):
-    """One image, most often not yet decoded."""
+    """One image, usually encoded."""
 
     content: bytes | Path | np.ndarray  # an array is the pixels themselves, uint8 [height, width, channels]
     where: str  # for messages
@@ -32,15 +32,15 @@ class Encoded(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """How encoded images become arrays.
+    """Options of decoding images to arrays.
 
     Args:
         image_size: height and width to resize to; 0 keeps the size of the images, which must all be equal.
         channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
         fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
-        scale: the number that becomes 255 where grey levels have more than 8 bits; ``max`` for the largest of the
-            training part, to which others are clipped; None if there are no such images.
-        is_clipped: whether what is above ``scale`` becomes 255; it is an error otherwise.
+        scale: the level that becomes 255 where grey levels have more than 8 bits; ``max`` is the largest one of the
+            training part, to which others are clipped; None rejects such images.
+        is_clipped: whether levels above ``scale`` become 255; otherwise they are errors.
     """
 
     image_size: int = 0
@@ -107,9 +107,9 @@ def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding)
 def divide(
     path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
 ) -> tuple[list[Encoded], list[Encoded]]:
-    """Returns training and test examples: a part of each client's, else of each class, is tested, as ``hold_out`` says.
+    """Returns training and test examples; ``hold_out`` draws the test examples from each client, else from each class.
 
-    Examples with several labels are of one class.
+    Examples with several labels count as one class.
     """
     clients = [example.client for example in examples if example.client is not None]
     classes = [0 if isinstance(example.label, tuple) else example.label for example in examples]
@@ -174,7 +174,7 @@ def channels_of(example: Encoded) -> int:
 
 
 def _open(example, scale=_UPPER_EIGHT_OF):
-    """Loads an image, and turns it as its EXIF orientation says."""
+    """Loads an image, rotated to its EXIF orientation."""
     from PIL import Image, ImageOps
 
     if isinstance(example.content, np.ndarray):

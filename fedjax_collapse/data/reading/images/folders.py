@@ -24,21 +24,21 @@ def list_folder(
 ) -> Listing:
     """Lists the images below a folder, in one of these layouts:
 
-    * ``train/<class>/*`` next to ``test/<class>/*``, also training, testing, in any capitals. A part for validation
-      (valid, validation, val, dev, eval) is the test part if there is no other; else a warning says that it is not
-      used, or with ``validation`` it is used as ``test`` part, or added to ``train``;
+    * ``train/<class>/*`` next to ``test/<class>/*``, also training, testing, in any capitals. A validation part (valid,
+      validation, val, dev, eval) is the test part if there is no other. Otherwise it is not used, with a warning, or
+      ``validation`` makes it the ``test`` part or adds it to ``train``;
     * Tiny-ImageNet's, where ``val/val_annotations.txt`` has the classes of ``val/images``;
     * ``<class>/*``, where a random part of each class becomes the test set: ``test_per_class`` images, or a
       ``test_fraction`` if that is 0;
     * if ``domains``, any of these below one folder per domain.
 
-    A class folder may have subfolders, and any name inside a part. Hidden files, and notes (``.txt``, ``.csv``,
-    ``.json``, ...) next to the images, are ignored.
+    Class folders may have subfolders; inside a part they may have any name. Hidden files, and notes (``.txt``,
+    ``.csv``, ``.json``, ...) next to the images, are ignored.
 
     Raises:
-        UserError: if the folder does not exist or cannot be listed, if a class folder has no image or a file that is
-            not an image, if folders are named like parts but it is not clear which they are, if there is one class in
-            all, or if training lacks a class of the test part.
+        UserError: if the folder cannot be listed, if a class folder has no image or a file that is not an image, if
+            folders are ambiguously named like parts, if there is only one class, or if training lacks a class of the
+            test part.
     """
     root = Path(path)
     if not os.path.isdir(root):  # also False without permission, where pathlib raises
@@ -75,7 +75,7 @@ def list_isic2019(path: str, split_file: str) -> Listing:
     """Lists the images of FLamby's split file, in its order; centres are domains.
 
     Raises:
-        UserError: if it is another file, if a centre is unknown, or if the name of an image leads out of the folder.
+        UserError: if it is another file, if a centre is unknown, or if the path of an image is outside of the folder.
     """
     parts = []
     for fold in ("train", "test"):
@@ -127,7 +127,7 @@ def _parts_in(root):
 
 
 def _read_annotations(path):
-    """Returns (class, file) of each line, which has the name of a file below ``images`` and a class."""
+    """Returns (class, file) of each line: the name of a file below ``images``, and its class."""
     with reading(path, "expected lines of <image> <class> ...", "unpack it again", (OSError, ValueError)):
         rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         pairs = [(name, file) for file, name in rows]
@@ -142,7 +142,7 @@ def _images_of_classes(root):
 
 
 def _images(folder):
-    """Returns the images of a class. Other files are rejected, so that images in unknown formats are not missed."""
+    """Returns the images of a class. Other files are errors, so that no image of an unknown format is missed."""
     files = [file for file in files_below(folder) if file.suffix.lower() not in _NOTES]
     for file in files:
         if file.suffix.lower() not in SUFFIXES:

@@ -1,4 +1,4 @@
-"""Where the data sets that most papers use are on disk, as others have prepared them."""
+"""Finds the data sets that most papers use on disk, in the layouts of TFDS, torchvision and Hugging Face."""
 
 import os
 import warnings
@@ -35,17 +35,17 @@ DATA_SETS = {
 
 
 class Found(NamedTuple):
-    """A data set on disk: which reader reads it, and the folder that this takes."""
+    """A data set on disk: its reader, and the folder to read."""
 
     way: str  # one of ``WAYS``
     folder: Path
 
 
 def find(name: str, folder: str | Path = "", ways: Sequence[str] = WAYS, or_none: bool = False) -> Found | None:
-    """Returns where a data set is: in ``folder``, or in the first of ``PLACES`` and TFDS's folder that has it.
+    """Returns the place of a data set: in ``folder``, or the first of ``PLACES`` and TFDS's folder that has it.
 
-    In each of them, a folder prepared by TFDS comes before one of torchvision, and this before one of Hugging Face. If
-    there are several, a warning says which one is read.
+    In each place, TFDS's layout comes before torchvision's, and this before Hugging Face's. If there are several, a
+    warning names the one that is read.
 
     Raises:
         UserError: there is none, unless ``or_none``; the message says how to get it.
@@ -66,7 +66,7 @@ def find(name: str, folder: str | Path = "", ways: Sequence[str] = WAYS, or_none
 
 
 def _in_place(name, place, is_given):
-    """Returns what a place has; a place that ``is_given`` may itself be the folder with the files."""
+    """Returns the layouts of a data set in a place. If the place ``is_given``, it may itself hold the files."""
     names = DATA_SETS[name]
     candidates = (place, place.parent, place.parent.parent) if is_given else (place,)
     found = [Found("tfds", root) for root in candidates if _is_within(place, root, names.tfds)][:1]
@@ -80,7 +80,7 @@ def _in_place(name, place, is_given):
 
 
 def _is_within(place, root, name):
-    """Returns whether TFDS has prepared a data set in ``root / name``, of which ``place`` is a part or the root."""
+    """Returns whether TFDS has prepared a data set in ``root / name``, and ``place`` is ``root`` or in that folder."""
     prepared = root / name
     if place != root and place not in (prepared, *(prepared / version for version in _listed(prepared))):
         return False
@@ -90,7 +90,7 @@ def _is_within(place, root, name):
 def _tables_in(folder, config, is_other=False):
     """Returns the folder of a config, or the folder, if it has Parquet files; else None.
 
-    Of a folder with another name than the data set's only the files right in it, or in a config's folder, are its own.
+    In a folder with another name than the data set's, only files directly in it, or in a config's folder, count.
     """
     folder = folder / config if config and config in _listed(folder) else folder
     if is_other:

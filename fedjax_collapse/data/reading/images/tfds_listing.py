@@ -137,7 +137,7 @@ def _read_split(builder, split, image, label, domain, coarse):
 
 @contextlib.contextmanager
 def _few_retries():
-    """Reduces retries and hides their warnings: without a network TFDS's ten take minutes, these a few seconds."""
+    """Reduces retries, which take minutes without a network, and hides their warnings."""
     from tensorflow_datasets.core.download import downloader
 
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its threads outlive the error
@@ -149,5 +149,5 @@ def _few_retries():
 
 
 def _reason(error):
-    """Shortens the message of an error to one line, as messages of TFDS are long."""
+    """Returns the message of an error on one line; messages of TFDS are long."""
     return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__

@@ -1,6 +1,6 @@
-"""Data sets as torchvision leaves them on disk: in folders of its own below the one that ``root`` names.
+"""Data sets as torchvision stores them, in folders below its ``root``.
 
-CIFAR's pickles are not loaded, but read (``stored_arrays.py``). All images are in memory as they are stored.
+CIFAR's pickles are parsed, not executed (``stored_arrays.py``). All images are held in memory in their stored form.
 """
 
 import functools
@@ -76,7 +76,7 @@ def _examples(file, images, labels, coarse=None):
 
 
 def _read_with(file: Path, read: Callable[[Path], Any]):
-    """Returns what ``read`` returns; for damaged files it may raise anything."""
+    """Returns ``read(file)``; any exception of a damaged file becomes a UserError."""
     with reading(file, "cannot be read", _AS_TORCHVISION):
         return read(file)
 

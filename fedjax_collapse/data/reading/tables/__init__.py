@@ -16,10 +16,10 @@ _ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
 
 
 def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path]]:
-    """Returns the kind of a file, or of the files in a folder, and those of the training and of the test part.
+    """Returns the kind of a file, or of the files in a folder, and the files of the training and of the test part.
 
     Raises:
-        UserError: as in ``find_files``; if there are parts in files of several kinds.
+        UserError: as in ``find_files``; if files of several kinds hold parts.
     """
     found = [file.relative_to(path) for file in files_below(path)] if path.is_dir() else [Path(path.name)]
     parts = [file for file in found if part_and_data_set(file)[0]] or found
@@ -33,7 +33,7 @@ def find_tables(path: Path, validation: str) -> tuple[str, list[Path], list[Path
 
 
 def read_table(file: Path, kind: str, choose: Callable[[list[str]], Sequence[str]] = lambda names: names) -> Any:
-    """Returns the columns of a table that ``choose`` returns of all; the values of csv and tsv files are texts.
+    """Returns the columns of a table that ``choose`` selects; values of csv and tsv files are texts.
 
     Raises:
         UserError: it cannot be read, or two columns have one name.
@@ -55,10 +55,10 @@ def checked(file: Path, table: Any) -> Any:
 
 
 def choose_column(file: Path, existing: Sequence[str], key: str, name: str, usual: Sequence[str]) -> str:
-    """Returns the column of a name, or of the first usual name that exists.
+    """Returns the named column, else the first of the usual columns that exists.
 
     Raises:
-        UserError: there is none; the message names the option ``data.<key>_column``.
+        UserError: there is no such column; the message names the option ``data.<key>_column``.
     """
     chosen = name or next((each for each in usual if each in existing), usual[0])
     if chosen not in existing:
@@ -101,7 +101,7 @@ def _parquet(file, choose):
 
 
 def _csv(file, choose, delimiter=","):
-    """Reads all values as texts, also those that look like numbers or like nothing."""
+    """Reads all values as texts, also numbers and empty values."""
     import pyarrow
     import pyarrow.csv
 

@@ -1,4 +1,4 @@
-"""Images or features in an ``npz`` file or as rows of numbers, and names of classes for data without names."""
+"""Images or features in an ``npz`` file or as rows of numbers, and class names for data without names."""
 
 import itertools
 import math
@@ -110,7 +110,7 @@ def numbered(path: str | Path, labels: Sequence[int] | np.ndarray) -> list[str]:
     """Returns numbers as class names: 0 to the largest training label.
 
     Raises:
-        UserError: if a label is beyond the number of examples, as the network would become that large.
+        UserError: if a label exceeds the number of examples, because the network would become that large.
     """
     labels = np.asarray(labels)
     if labels.size and not 0 <= labels.min() <= labels.max() < labels.size:
@@ -122,17 +122,14 @@ def numbered(path: str | Path, labels: Sequence[int] | np.ndarray) -> list[str]:
 
 
 def check_columns(path: str | Path, names: Sequence[str]) -> None:
-    """Raises UserError if two columns of a table have one name, as only one of them would be read."""
+    """Raises UserError if two columns of a table have the same name."""
     twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if twice:
         raise UserError(f"{path}: more than one column {twice[0]!r}; rename or remove all but one")
 
 
 def check_class(where: str, label: object) -> None:
-    """Raises UserError if a label is empty or a negative number, which tables have where a class is not known.
-
-    So it does for a number of many digits, which is no class.
-    """
+    """Raises UserError if a label is empty or negative, which marks an unknown class, or a number of many digits."""
     if not str(label).strip():
         raise UserError(f"{where}: the label is empty, expected a class; add it, or remove the row")
     if re.fullmatch(r"-\d+|\d{19,}", str(label).strip()):
@@ -147,12 +144,12 @@ def class_order(name: str | int) -> tuple[int, int | str]:
 
 
 def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], Callable[[str, str], int]]:
-    """Returns the names of classes, and a function from the place of a label and the label to its class.
+    """Returns the class names, and a function ``(place of a label, label) -> class``.
 
     Labels that are all numbers are the classes, 0 to the largest; others are names, which are sorted.
 
     Args:
-        labels: those of training.
+        labels: the training labels.
 
     Raises:
         UserError: as in ``numbered``; the function, for a class that training does not have.
@@ -171,7 +168,7 @@ def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], 
 
 
 def _load_arrays(path, what):
-    """Returns the names of the arrays that are needed, the first ones of ``_ARRAYS`` that are there, and all arrays."""
+    """Returns the names of the needed arrays, the first ones of ``_ARRAYS`` that exist, and all arrays."""
     known = _ARRAYS[what]
     check_is_file(path)
     try:
