@@ -310,8 +310,8 @@ def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
 def _check_layout(options, cohort):
     at_once, layout = options["clients_at_once"], options["layout"]
     if at_once and layout in ("vectorized", "loop"):
-        raise UserError(f"engine.clients_at_once {at_once}: expected 0, as layout {layout} has no such number")
+        raise UserError(f"engine.clients_at_once {at_once}: expected 0, because layout {layout} has none")
     if at_once > cohort:
         raise UserError(f"engine.clients_at_once {at_once}: expected at most {cohort}, the clients of a round")
     if options["devices"] > 1 and layout in ("vectorized", "loop", "chunked"):
-        raise UserError(f"engine.devices {options['devices']}: expected 0 or 1, as layout {layout} is of one device")
+        raise UserError(f"engine.devices {options['devices']}: expected 0 or 1, because layout {layout} uses one")

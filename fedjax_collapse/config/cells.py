@@ -19,8 +19,8 @@ OF_STUDY = (
     "paper",
     "title",
 )  # keys that define the cells instead of their values
-_OF_DATA = ("data", "clients", "partition", "own_tests")  # sections of which arms of one setting have equal values
-_CHOICES = ("name", "source")  # keys that choose what the other keys of a section configure
+_OF_DATA = ("data", "clients", "partition", "own_tests")  # sections with equal values in all arms of a setting
+_CHOICES = ("name", "source")  # keys whose values decide the other keys of a section
 OF_ALL_DATA = Data._fields[1:]  # keys of ``data`` that are not options of one source
 
 

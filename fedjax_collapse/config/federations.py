@@ -25,7 +25,7 @@ STORE = "store"  # the data source that is a folder on disk, of ``data.store``
 _PATH = "path"  # the argument of a source or partition that is a file or folder
 _OF_STORE = ("natural", "given")  # partitions that keep the clients of a source
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
-_OF_SOURCES = {  # what a partition may need besides labels, and what gives it
+_OF_SOURCES = {  # data that a partition may need besides labels, and sources with them
     "domains": "",
     "owners": ", such as parquet with client_column",
     "coarse_labels": ", such as parquet with coarse_column",
@@ -85,12 +85,12 @@ def _from_store(config, fraction):
         return None
     if config["partition"]["name"] not in _OF_STORE or config["own_tests"]["name"] != "shares":
         raise UserError(
-            f"data source {source}: its clients are those of the store, without own tests; expected partition.name="
+            f"data source {source}: it has its own clients and no own tests; expected partition.name="
             f"{_OF_STORE[0]} and own_tests.name=shares"
         )
     if fraction:
         raise UserError(
-            f"data.validation_fraction {fraction:g}: nothing is held out from {source}, which is not read as a whole; "
+            f"data.validation_fraction {fraction:g}: no examples can be held out of {source}, read in parts; "
             "expected 0, or the source from which it was converted"
         )
     if not folder:
@@ -163,7 +163,7 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
     if needs_argument and not argument:
         raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
     if argument and not needs_argument:
-        raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
+        raise UserError(f"data.source '{name}:{argument}': expected {name} alone; its options are keys of data")
     if folder and first.name == _PATH:
         argument = str(Path(folder) / argument)
     elif folder and (option := next((name for name in ("folder", "data_dir") if name in parameters), "")):

@@ -207,14 +207,14 @@ _DEFAULTS = {  # of a config, where the record has another one, or none
     "training.augmentation": "none",
     "measurements": {},
 }
-_KINDS = {  # of values in a config, where the record has what they choose
+_KINDS = {  # annotations of values in a config, if the record holds the chosen object
     "participation": hints(engine.Participation)["fraction"],
     "cohort.sampler": Annotated[str, OpenChoice(SAMPLERS)],
     "watch": Annotated[str, OpenChoice(("one", "all"), "(int, ...)")],
     "measurements": dict,
     "training.augmentation": Annotated[str, OpenChoice(augment.PRESETS)],
 }
-_NAMED = ("cohort.sampler", "server.optimizer")  # what stands next to its options: the key is that of its name
+_NAMED = ("cohort.sampler", "server.optimizer")  # the key of the name; options are next to it
 
 
 class Key(NamedTuple):

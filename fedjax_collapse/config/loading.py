@@ -219,8 +219,8 @@ def _read_arm(folder, trust):
     if seed is None or not (study / CONFIG).exists():
         if (folder / METRICS).exists():
             raise UserError(
-                f"{folder}: simulate wrote it, from objects that are in no file; expected "
-                "load_run(folder, federation=..., model=..., algorithm=...) with those that simulate was given"
+                f"{folder}: simulate wrote this run; expected "
+                "load_run(folder, federation=..., model=..., algorithm=...) with the arguments of simulate"
             )
         raise UserError(
             f"{folder}: expected the folder of a run, of a study such as STUDY/fedavg/seed0, or of simulate(folder=...)"

@@ -20,7 +20,7 @@ _LOOKS = ("clean", "coloured", "outline", "textured")
 DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=3)
 _SMALL = dict(train_size=1500, test_size=200)  # sizes of small versions with glyphs
 
-Changes = Mapping[str, Any]  # values by config key; those of a nested dict are merged as a setting's are
+Changes = Mapping[str, Any]  # values by config key; nested dicts are merged, as in a setting
 Rows = Mapping[str, Sequence[float | None]]  # of a table, by arm
 _NONE: Mapping = MappingProxyType({})
 
@@ -30,7 +30,7 @@ class Paper(NamedTuple):
 
     shared: Changes  # of both versions; these replace the base config's values whole
     full: Changes  # the published setting
-    offline: Changes  # what a CPU can train, on data that come with an installed package
+    offline: Changes  # changes that a CPU can train, on data of an installed package
     smoke_network: Changes
 
     def study(

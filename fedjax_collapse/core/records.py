@@ -169,7 +169,7 @@ class Trained(NamedTuple):
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
     metrics: dict[str, jax.Array]  # means over the examples seen: the task's loss and score, each term by name
-    carries: dict[str, PyTree]  # by method, what it carried over the steps
+    carries: dict[str, PyTree]  # by method, its carry over the steps
     optimizer: PyTree = ()  # the final state of the local optimizer
 
 

@@ -33,7 +33,7 @@ class Printer:
 
     def __init__(self, stream: TextIO) -> None:
         options: dict[str, Any] = dict(force_jupyter=False, highlight=False, markup=False, emoji=False)
-        options["force_interactive"] = None if stream.isatty() else False  # whatever FORCE_COLOR says
+        options["force_interactive"] = None if stream.isatty() else False  # regardless of FORCE_COLOR
         self._console = Console(file=_Output(stream), **options)
         self.is_live = self._console.is_interactive
         if not self.is_live:

@@ -88,7 +88,7 @@ def check_finite(what: Path | str, arrays: Mapping[str, jax.Array | np.ndarray])
         with np.errstate(over="ignore"):
             is_finite = not jnp.issubdtype(dtype, jnp.floating) or np.isfinite(values.astype(dtype, copy=False)).all()
         if not is_finite:
-            raise UserError(f"{what}: {name} has NaN, infinity or what exceeds {dtype}; expected finite weights")
+            raise UserError(f"{what}: {name} has NaN, infinity or values beyond {dtype}; expected finite weights")
 
 
 def _safetensors() -> ModuleType:

@@ -318,7 +318,7 @@ class Federation(NamedTuple):
         """
         rows, count = [own.astype(np.int32) for own in owned(rows, most=self.num_clients)], len(self.test.labels)
         if len(rows) != self.num_clients or not (every := np.concatenate(rows)).size:
-            raise UserError(f"own tests: rows of {len(rows)} clients, expected of {self.num_clients}, not all empty")
+            raise UserError(f"own tests: rows for {len(rows)} clients, expected {self.num_clients}, not all empty")
         if every.min() < 0 or every.max() >= count:
             raise UserError(f"own tests: row {every.max()} or {every.min()} is outside the {count} test examples")
         return self._replace(tests=_table(rows))
@@ -379,7 +379,7 @@ class Federation(NamedTuple):
             return self.tests
         labels = np.asarray(self.test.labels)
         if self.domains is None and labels.ndim > 1:
-            raise UserError("own tests: examples with several labels have no class by which to take shares; give tests")
+            raise UserError("own tests: examples with several labels cannot be divided by class; give tests")
         if self.domains is None:
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
             parts = [rows_in_proportion(of_class, counts) for counts in self.class_counts()]

@@ -46,11 +46,11 @@ class Source(NamedTuple):
     domain_names: tuple[str, ...] = ()
     owners: np.ndarray | None = None  # [examples] int client, for data that are divided already
     test_owners: np.ndarray | None = None
-    client_names: tuple[str, ...] = ()  # those of natural clients, by owner
+    client_names: tuple[str, ...] = ()  # names of natural clients, by owner
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
     task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
-    validation_images: np.ndarray | None = None  # those that ``with_validation`` has drawn
+    validation_images: np.ndarray | None = None  # drawn by ``with_validation``
     validation_labels: np.ndarray | None = None
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Source(NamedTuple):
         if not is_drawn.any():
             of_classes = f" in {len(self.class_names)} classes" * has_classes
             raise UserError(
-                f"validation: a fraction {fraction:g} is none of {len(labels)} examples{of_classes}; raise it"
+                f"validation: a fraction {fraction:g} of {len(labels)} examples{of_classes} is no example; raise it"
             )
         of_training = {name: values for name in _OF_TRAINING if (values := getattr(self, name)) is not None}
         return self._replace(

@@ -38,7 +38,7 @@ _SUMS = "checksums.bin"  # of every block of every client, ``core/checksums.py``
 _SIZES = "sizes.part"  # int64 of each client, until the store is finished
 _TEST = {_INPUTS: "test_inputs.npy", _LABELS: "test_labels.npy"}
 _INDEX = (_OFFSETS, _NAMES, _SUMS, _COUNTS)
-_OF_CLIENTS = (_INPUTS, _LABELS, _NAMES, _SUMS, _SIZES)  # what is written of each client
+_OF_CLIENTS = (_INPUTS, _LABELS, _NAMES, _SUMS, _SIZES)  # files that are written client by client
 _BLOCK_BYTES = 2**14  # of the inputs that have one checksum, with their labels
 _COMMIT_BYTES = 2**26  # written between two points from which an interrupted writer resumes
 
@@ -240,7 +240,7 @@ class StoreWriter:
         for name, value in self._facts.items() if found["clients"] else ():
             if found[name] != value:
                 raise UserError(
-                    f"{self.folder}: unfinished with {name} {found[name]!r}, now {value!r}; continue with the former, "
+                    f"{self.folder}: unfinished with {name} {found[name]!r}, now {value!r}; continue with the first, "
                     "or remove the folder"
                 )
         self.done, self.rows, lengths = found["clients"], found["rows"], found["bytes"]

@@ -31,7 +31,7 @@ class Stream(NamedTuple):
     where: str  # for messages
     train: Callable[[int], Iterator[ClientExamples]]
     test: Callable[[], Iterator[ClientExamples]]
-    num_clients: int | None = None  # if it is known, for what is shown
+    num_clients: int | None = None  # for progress, if known
     class_names: tuple[str, ...] | None = None  # None for 0 to the largest label
     task: str = "classification"
     normalisation: str | tuple = ""  # of images by name, or mean and standard deviation; empty for none

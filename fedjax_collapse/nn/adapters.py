@@ -107,7 +107,7 @@ class LoRA:
         path, *inner, outer = "/".join(layer.path), *layer.get_variable("params", "kernel").shape
         size = math.prod(inner)
         if getattr(layer, "groups", 1) > 1:
-            raise UserError(f"LoRA: layers: {path} is a convolution in {layer.groups} groups, which has no one matrix")
+            raise UserError(f"LoRA: layers: {path} is a convolution in {layer.groups} groups, expected one")
         if self.rank > min(size, outer):
             raise UserError(f"LoRA: rank {self.rank}: layer {path} is {size} x {outer}, expected at most the smaller")
         a = layer.scope.param("lora_a", self.initial_a(size), (*inner, self.rank))

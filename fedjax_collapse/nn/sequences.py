@@ -164,12 +164,12 @@ class TokenNetwork(Network, kw_only=True):
                 'in Python Model(..., input_dtype="int32")'
             )
         if self.projector == "feduv":
-            raise UserError(f"{name}: projector feduv has BatchNorm, which tokens do not; choose another one")
+            raise UserError(f"{name}: projector feduv has BatchNorm, which networks of tokens lack; choose another one")
         if self.tied and self.head != "linear":
             raise UserError(f"{name}: tied logits have no head of their own; set tied=False or leave out head")
         if self.tied and self.vocabulary not in (None, self.num_classes):
             raise UserError(
-                f"{name}: tied, with {self.vocabulary} ids and {self.num_classes} classes; expected as many"
+                f"{name}: tied, with {self.vocabulary} ids and {self.num_classes} classes; expected equal numbers"
             )
 
 

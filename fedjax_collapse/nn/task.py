@@ -40,7 +40,7 @@ class Task:
         """Raises UserError if the task needs class labels, and the data have none."""
         if self.is_classification and not num_classes:
             raise UserError(
-                "data: there are no class_names, so labels are no classes, which the task predicts; give integers as "
+                "data: the task predicts classes, but there are no class_names; give integers as "
                 "labels and class_names, or another task, such as Model(..., task=REGRESSION)"
             )
 
@@ -57,7 +57,7 @@ class Task:
             rows, predicts = f"[batch * {length}, d], a row for each token", "every"
         if len(shape) != 2 or shape[0] != length:
             advice = f'; shakespeare_lstm has them with predicts="{predicts}" (in a config network.predicts)'
-            advice *= len(shape) == 2  # not of what is no row
+            advice *= len(shape) == 2  # rows only
             raise UserError(f"network: its features have shape {list(shape)}, expected {rows} as labels are{advice}")
         if self.is_classification and outputs.logits.shape != (length, num_classes):
             raise UserError(
@@ -192,7 +192,7 @@ def _squared_errors(outputs, batch):
     """Returns the mean squared error of each row, over its predictions."""
     if batch.labels.size != outputs.logits.size:
         shapes = f"predictions [batch, {outputs.logits.shape[1:]}] of labels [batch, {batch.labels.shape[1:]}]"
-        raise UserError(f"network: {shapes}, expected as many numbers in both")
+        raise UserError(f"network: {shapes}, expected equal numbers of both")
     errors = outputs.logits - batch.labels.reshape(outputs.logits.shape)
     return jnp.mean(errors.reshape(len(errors), -1) ** 2, axis=1)
 

@@ -18,7 +18,7 @@ from fedjax_collapse.schema.options import Decay, Positive
 class Upload(NamedTuple):
     """The upload of one client or, after the reduction, the sums that the server receives."""
 
-    mean: PyTree  # the model; params are replaced by their update if methods change what is sent; None if never sent
+    mean: PyTree  # the model; the update instead of params if methods change uploads; None if never sent
     total: PyTree = ()  # the methods' reports
 
 

@@ -16,7 +16,7 @@ from fedjax_collapse.optim.optimizers import check_optimizer, check_schedule
 from fedjax_collapse.schema.options import Count, Decay, Natural, NonNegative, Part, Positive, check_fields, option
 from fedjax_collapse.schema.user_code import check_signature
 
-_MOST_STEPS = 2**31  # in a round; what 32 bits can count
+_MOST_STEPS = 2**31  # in a round; the limit of 32 bits
 
 
 @struct.dataclass

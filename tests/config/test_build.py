@@ -97,7 +97,7 @@ def test_weights_of_a_file(tmp_path):
     config.network.weights = str(tmp_path / "none")
     with pytest.raises(UserError, match="none: not a readable safetensors or npz file"):
         build.model(plain(config), federation)
-    with pytest.raises(UserError, match="data: there are no class_names, so labels are no classes"):
+    with pytest.raises(UserError, match="data: the task predicts classes, but there are no class_names"):
         build.model(plain(config), federation._replace(class_names=()))
 
 
@@ -154,7 +154,7 @@ def test_clients_at_once():
 
 WRONG = {
     "no argument": ("data = dict(source='folder')", "'folder' lacks its path: expected folder:<path>"),
-    "needless argument": ("data = dict(source='digits:8')", "'digits:8': nothing can follow digits"),
+    "needless argument": ("data = dict(source='digits:8')", "'digits:8': expected digits alone"),
     "unknown source": ("data = dict(source='flder:/x')", "unknown data source 'flder': did you mean 'folder'"),
     "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
     "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),

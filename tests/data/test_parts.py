@@ -150,7 +150,7 @@ def test_names_are_read_client_by_client(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "data" / "test.parquet")
     with pytest.raises(UserError, match=r"test.parquet, row 7: label 'zebra', expected one of the 4 classes"):
         collect(open_stream(f"parquet:{tmp_path / 'data'}", options))
-    with pytest.raises(UserError, match="scale=max: not known client by client; give the number"):
+    with pytest.raises(UserError, match="scale=max needs all images, but clients are read one by one; give the number"):
         open_stream(f"parquet:{tmp_path / 'data'}", options | dict(scale="max"))
 
 

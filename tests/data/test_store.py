@@ -179,7 +179,7 @@ def test_a_study_takes_the_first_clients(folder):
     with pytest.raises(UserError, match="3 clients, expected 4"):
         build.federations(config, [0])
     config["partition"] = dict(name="dirichlet")
-    with pytest.raises(UserError, match=r"its clients are those of the store.*expected partition\.name=natural"):
+    with pytest.raises(UserError, match=r"it has its own clients and no own tests; expected partition\.name=natural"):
         build.federations(config, [0])
 
 

@@ -75,7 +75,7 @@ def test_shakespeare_of_tff(tmp_path):
     older = sources.tff(files[0], test_file=files[1], task="next_character")
     for one, other in zip(source, older, strict=True):
         np.testing.assert_array_equal(one, other)
-    check("a file of HDF5 has one part, of SQLite both; set data.test_file", sources.tff, files[0])
+    check("an HDF5 file has one part, an SQLite file both; set data.test_file", sources.tff, files[0])
     check("examples/GHOST has snippets, expected pixels", sources.tff, files[0], test_file=files[1])
     check(r"train.h5: cannot be read as HDF5 \(.*\)", sources.tff, tmp_path / "no" / "train.h5", test_file=files[1])
 
@@ -361,7 +361,7 @@ def test_vocabularies(tmp_path):
         ("the 9\nto be 7\n", r"cannot be read \(line 2 is 'to be 7'\); expected lines of a word and its count, or"),
         ("the nine\n", "line 1 is 'the nine'"),
         ("{", r"cannot be read \(.*\); expected lines"),
-        ('{"a": "b"}', "its values are no counts"),
+        ('{"a": "b"}', "its values are not counts"),
     ):
         file.write_text(content)
         with one_line(message):

@@ -151,7 +151,7 @@ def test_equal_counts_are_federated_averaging(float64, federation, method):
     [
         ("linear", FedETF(), "FedETF: network MLP has no fixed simplex of classifiers; set network.head='etf', in"),
         ("linear", FedGELA(), "FedGELA: network MLP has no fixed simplex"),
-        ("etf", FedETF(), r"head 'etf': expected linear, or what makes a module, such as nn\.heads\.ETF"),
+        ("etf", FedETF(), r"head 'etf': expected linear, or a class of heads such as nn\.heads\.ETF"),
         (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; widen"),
         (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
         (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),

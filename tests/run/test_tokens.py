@@ -172,7 +172,7 @@ def test_clients_are_tested_on_their_own_sentences(federation, model):
     assert own["received/size"].tolist() == (targets - oov_or_end).tolist() and targets[2] == 0
     assert row["own_accuracy"] == pytest.approx(row["server_accuracy"]) and row["accuracy"] > 0
     assert np.nansum(own["received/loss"] * targets) / targets.sum() == pytest.approx(row["loss"])
-    with pytest.raises(UserError, match="no class by which to take shares; give tests"):
+    with pytest.raises(UserError, match="several labels cannot be divided by class; give tests"):
         run_at_once(federation, model, FedAvg(TRAINING, private="head"), rounds=1)
 
 

@@ -69,7 +69,7 @@ def test_examples_without_classes_are_drawn_from_all():
     [
         (CLASSES, 0.0, r"with_validation: fraction 0 is outside"),
         (CLASSES, 0.9, "a fraction 0.9 is all 4 examples of class d; lower it"),
-        (np.arange(4), 0.1, "a fraction 0.1 is none of 4 examples in 4 classes; raise it"),
+        (np.arange(4), 0.1, "a fraction 0.1 of 4 examples in 4 classes is no example; raise it"),
     ],
 )
 def test_wrong_fractions(labels, fraction, message):
@@ -124,7 +124,10 @@ def test_natural_clients_lose_their_part():
         (dict(data=dict(validation_fraction=-0.1)), r"data.validation_fraction -0.1 is outside"),
         (dict(data=dict(validation_fraction="all")), "data.validation_fraction 'all'"),
         (dict(data=dict(validation_fraction=0.9), clients=200), "clients: 200 clients"),
-        (dict(data=dict(source="store:none", validation_fraction=0.1)), "nothing is held out from store:none, which"),
+        (
+            dict(data=dict(source="store:none", validation_fraction=0.1)),
+            "no examples can be held out of store:none, read",
+        ),
         (dict(partition=dict(name="from_file", path="a")), "partition from_file reads rows of all training examples"),
     ],
 )

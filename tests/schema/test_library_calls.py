@@ -88,7 +88,7 @@ MODELS = [
         lambda: Model(NET, SHAPE, reinitialize=lambda model, variables, key: changed(lambda leaf: leaf * NAN)),
         "Model.init: params/Dense_0/bias has NaN, infinity or .*expected finite weights",
     ),
-    (lambda: Model(NET, SHAPE, task=fc.REGRESSION), "network: predictions .* of labels .*, expected as many numbers"),
+    (lambda: Model(NET, SHAPE, task=fc.REGRESSION), "network: predictions .* of labels .*, expected equal numbers"),
     (lambda: Model(NET, SHAPE, task=Task(lambda *all: None, len)), "loss of the task: it returned NoneType, expected"),
     (lambda: Model(NET, SHAPE, input_dtype="abc"), "Model: input_dtype 'abc': expected a type of real numbers"),
     (lambda: Model(NoCall(), SHAPE), r"network NoCall, called as module\(inputs \[batch, 8, 8, 2\], .*"),

@@ -34,7 +34,7 @@ from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice,
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 _BATCH, _TEST = 10, 0.25  # PFLlib's, which its least number of examples depends on
-# those that read only how many labels there are
+# partitions that use only the number of labels
 WITHOUT_CLASSES = ("iid", "quantity", "domain", "given", "dirichlet_of_owners", "from_file")
 
 

@@ -17,7 +17,7 @@ PARTS = {  # names of folders and files, in any capitals
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "validation"),
 }
-VALIDATION = ("unused", "test", "train")  # what becomes of a validation part next to a test part
+VALIDATION = ("unused", "test", "train")  # uses of a validation part next to a test part
 _NAME = "|".join(sorted(PARTS, key=len, reverse=True))
 _SHARD = r"(?:[-_]\d+)?(?:-of-\d+)?(?:-[0-9a-f]{16})?"  # of Hugging Face, the last is a hash
 _OF_A_PART = re.compile(rf"(?P<part>{_NAME}){_SHARD}\.\w+", re.IGNORECASE)

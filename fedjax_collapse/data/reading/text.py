@@ -216,10 +216,10 @@ def _of_json(content):
     found = parse_json(content)
     if isinstance(found.get("vocab"), list):
         if not all(isinstance(word, (str, int, float)) for word in found["vocab"]):
-            raise ValueError("vocab has something else than words")
+            raise ValueError("vocab may contain only words")
         return list(map(str, found["vocab"]))
     if not all(isinstance(count, (int, float)) for count in found.values()):
-        raise ValueError("its values are no counts")
+        raise ValueError("its values are not counts")
     return sorted(found, key=found.get, reverse=True)  # stable
 
 

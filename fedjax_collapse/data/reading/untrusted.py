@@ -56,7 +56,7 @@ class Allowance:
         self._claimed += int(count)
         if self.left < 0:
             raise Implausible(
-                f"{self._claimed:,} bytes are claimed to be in a file of {self._stored:,}; if they are, store it "
+                f"a file of {self._stored:,} bytes declares {self._claimed:,} bytes; if this is right, store it "
                 "without compression"
             )
 

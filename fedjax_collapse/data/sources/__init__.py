@@ -363,7 +363,7 @@ def tfds(
     return read_once("tfds", options, [Path(builder.data_path) for builder in builders], read)
 
 
-STREAMS: dict[str, Callable[..., Stream]] = {  # by the names of their sources, of which they have the arguments
+STREAMS: dict[str, Callable[..., Stream]] = {  # by source, with the arguments of the source
     "parquet": hugging_face.parquet_clients,
     **{source.__name__: inspect.unwrap(source) for source in (leaf, tff, pfl, table, pfllib)},
 }

@@ -137,7 +137,7 @@ class _Inside(Mapping):
             if not isinstance(item, h5py.Group) or name not in item:
                 raise KeyError(path)
             if item.id.links.get_info(name.encode(errors="surrogateescape")).type != h5py.h5l.TYPE_HARD:
-                raise ValueError(f"{path} is a link to elsewhere")
+                raise ValueError(f"{path} is a link, expected a group or dataset")
             try:
                 item = item[name]
             except KeyError as error:
@@ -145,7 +145,7 @@ class _Inside(Mapping):
         if isinstance(item, h5py.Group):
             return _Inside(item, self.allowance)
         if not isinstance(item, h5py.Dataset) or item.shape is None or item.is_virtual or item.external:
-            raise ValueError(f"{path} is no dataset with numbers or texts of its own")
+            raise ValueError(f"{path} is not a dataset of numbers or texts in this file")
         chunk = math.prod(item.chunks or ()) * item.dtype.itemsize  # is unpacked whole, for any of its numbers
         if chunk > self.allowance.left:
             raise ValueError(f"{path} has chunks of {chunk:,} bytes")

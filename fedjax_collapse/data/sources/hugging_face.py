@@ -97,9 +97,11 @@ def parquet_clients(
     grouped by client, each row group is read about once, else once for every batch.
     """
     if classes or coarse_column:
-        raise UserError("data.classes and data.coarse_column: not read client by client; leave them out")
+        raise UserError(
+            "data.classes and data.coarse_column: not valid when clients are read one by one; leave them out"
+        )
     if scale == "max":
-        raise UserError("data.scale=max: not known client by client; give the number")
+        raise UserError("data.scale=max needs all images, but clients are read one by one; give the number")
     if not client_column:
         raise UserError(f"{path}: it is read client by client; set data.client_column")
     columns, several = dict(image=image_column, label=label_column, client=client_column), task == "multi_label"
@@ -110,7 +112,7 @@ def parquet_clients(
         parts, rows = parts * 2, [~is_test, is_test]
     if not rows[1].any():
         raise UserError(
-            f"{path}: it has no test part, and test_fraction {test_fraction:g} is none of any client's rows"
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} holds out no row of any client"
         )
     names = parts[0].class_names
     decoding = encoded.Decoding(image_size, channels, scale=scale)

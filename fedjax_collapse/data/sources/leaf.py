@@ -178,7 +178,7 @@ def _read(file):
             "again"
         ) from None
     for user, size, x, y in pairs:
-        is_part = isinstance(y, list) and bool(y) and isinstance(y[0], dict)  # Reddit's sizes are those of all parts
+        is_part = isinstance(y, list) and bool(y) and isinstance(y[0], dict)  # Reddit's sizes count all parts
         if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == (len(x) if is_part else size):
             found = f"{len(x) if isinstance(x, list) else x!r:.30} x for {len(y) if isinstance(y, list) else y!r:.30} y"
             raise UserError(f"{file}: user {user} has {found}, expected {size} of each; write it again")

@@ -87,7 +87,7 @@ def tff(
     encoding = _encoding(task, vocabulary, vocabulary_size, tags, tags_size, length)
     is_hdf5 = Path(path).suffix.lower() in (".h5", ".hdf5")
     if is_hdf5 != bool(test_file):
-        raise UserError(f"{path}: a file of HDF5 has one part, of SQLite both; set data.test_file only with the former")
+        raise UserError(f"{path}: an HDF5 file has one part, an SQLite file both; set data.test_file for HDF5 only")
     if encoding is not None and invert:
         raise UserError(f"data.invert with task {task}: it exchanges black and white; leave it out")
     of_hdf5 = hdf5.stream, hdf5.count_clients, hdf5.encode_images, hdf5.encode_texts

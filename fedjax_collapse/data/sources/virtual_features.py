@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
     """Virtual features."""
 
     features: np.ndarray  # [virtual, d] float32
-    rows: np.ndarray  # [virtual] of features with the same label and owner: those that they are around, if not a mean
+    rows: np.ndarray  # [virtual] of real features with the same label and owner: the centre, if it is not a mean
 
 
 def class_covariances(features: np.ndarray, labels: np.ndarray) -> dict[int, np.ndarray]:

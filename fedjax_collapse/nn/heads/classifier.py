@@ -18,7 +18,7 @@ def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num
     """
     make = Linear if head == "linear" else head
     if not callable(make):
-        raise UserError(f"head {head!r}: expected linear, or what makes a module, such as nn.heads.ETF")
+        raise UserError(f"head {head!r}: expected linear, or a class of heads such as nn.heads.ETF")
     return make(num_classes, name="head")(features)
 
 

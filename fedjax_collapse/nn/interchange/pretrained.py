@@ -272,7 +272,7 @@ def interpolation_matrix(new: int, old: int, kind: str) -> np.ndarray:
     if kind == "cubic_antialias":
         weights = _cubic((sources - centres[:, None]) / max(old / new, 1), -0.5)
         return weights / weights.sum(axis=1, keepdims=True)
-    for tap in range(-1, 3):  # pixels outside are those of the edge
+    for tap in range(-1, 3):  # outside, pixels repeat the edge
         at = np.floor(centres).astype(int) + tap
         np.add.at(matrix, (np.arange(new), np.clip(at, 0, old - 1)), _cubic(at - centres, -0.75))
     return matrix

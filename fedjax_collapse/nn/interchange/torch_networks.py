@@ -31,7 +31,7 @@ def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
     with torch.no_grad():
         for tensor, array in zip(_as_arrays(network), arrays, strict=True):
             if tensor.shape != array.shape:
-                raise ValueError(f"a layer of shape {tuple(tensor.shape)} met weights of shape {array.shape}")
+                raise ValueError(f"weights of shape {array.shape}, expected {tuple(tensor.shape)}")
             tensor.copy_(torch.from_numpy(np.array(array)))
     return network
 

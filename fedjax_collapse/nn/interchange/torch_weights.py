@@ -24,7 +24,7 @@ def variables_from(model: Model, arrays: list[np.ndarray]) -> Variables:
 def _paths_in_order(model):
     paths = []
 
-    def init(key):  # JAX sorts the keys of what it returns; here they are still in the order of their making
+    def init(key):  # JAX sorts the keys of its outputs; here they are in the order of creation
         inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
         made = model.module.init(key, inputs, jnp.ones(1, bool), train=False)
         paths.extend(flatten_dict({name: made.get(name, {}) for name in ("params", "batch_stats")}))

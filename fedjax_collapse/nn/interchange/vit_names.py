@@ -30,7 +30,7 @@ class Naming(NamedTuple):
     interpolation: str = "cubic_antialias"
     prefixes: tuple[str, ...] = ()  # which may be before all names
     ignored: tuple[str, ...] = ()  # beginnings of names that neither features nor logits depend on
-    synonyms: tuple[tuple[str, str], ...] = ()  # patterns in the names of other versions, and what they are here
+    synonyms: tuple[tuple[str, str], ...] = ()  # patterns in the names of other versions, and their replacements
 
     @property
     def marker(self) -> str:

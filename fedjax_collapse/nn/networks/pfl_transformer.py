@@ -81,7 +81,7 @@ class CausalBlock(nn.Module):
             if places is None or not self.dropout or not train:
                 return dropout(self, inputs, self.dropout, train)
             kept = dropout(self, jnp.ones((count, inputs.shape[1]), inputs.dtype), self.dropout, train)
-            return inputs * rows_at(kept, places)  # what is dropped does not depend on which tokens are left out
+            return inputs * rows_at(kept, places)  # the dropout of a token does not depend on the other tokens
 
         width, inits = tokens.shape[-1], dict(kernel_init=_of_three, bias_init=no_bias)
         query, key, value = (dense(name, tokens, width, **inits) for name in ("query", "key", "value"))

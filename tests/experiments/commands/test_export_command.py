@@ -108,7 +108,7 @@ def test_a_file_of_something_else_is_named(tmp_path):
     with pytest.raises(UserError, match="x: it holds params/a and params/a/b, expected an array or others below it"):
         load_weights(tmp_path / "x")
     save_file({"params/a": np.ones(2), "params/b": np.array([1, np.inf])}, tmp_path / "x")
-    with pytest.raises(UserError, match="x: params/b has NaN, infinity or what exceeds float32; expected finite"):
+    with pytest.raises(UserError, match="x: params/b has NaN, infinity or values beyond float32; expected finite"):
         load_weights(tmp_path / "x")
 
 

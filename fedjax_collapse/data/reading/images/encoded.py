@@ -17,7 +17,7 @@ from fedjax_collapse.data.reading.text import multi_hot
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # for others Pillow may start programs
 VERSION = 3  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 and 32 bits, which start with I
-_UPPER_EIGHT_OF = 2**16 - 1  # the scale with which the upper eight of 16 bits are kept
+_UPPER_EIGHT_OF = 2**16 - 1  # the scale that selects the upper eight of 16 bits
 
 
 class Encoded(NamedTuple):
@@ -158,7 +158,7 @@ def _decode(example, decoding):
     from PIL import Image, ImageOps
 
     picture = _in_8_bits(_open(example, decoding.scale), example.where, decoding)
-    if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
+    if picture.mode == "P":  # Pillow warns of transparent palette entries
         picture = picture.convert("RGBA")
     picture = picture.convert("L" if decoding.channels == 1 else "RGB")  # drops transparency, as torchvision does
     if size := decoding.image_size:

@@ -120,7 +120,7 @@ def _parts_in(root):
     if unclear or (others and len(found) + len(others) > 1):
         names = ", ".join(sorted(folder.name for folder in {*unclear, *others}))
         raise UserError(
-            f"{root}: folders named like parts, of which it is not clear what they are: {names}; expected train, test "
+            f"{root}: ambiguous folders, named like parts: {names}; expected train, test "
             "and val, or some of them; rename, merge or remove these"
         )
     return {kind: folder for kind, (folder,) in found.items()}

@@ -12,7 +12,7 @@ from fedjax_collapse.data.reading.listings import files_below
 
 PLACES = (".", "data", "~/data")  # and TFDS's own folder
 WAYS = ("tfds", "torchvision", "parquet")  # the readers of a data set
-_CONFIGS = ("plain_text", "data", "default")  # what Hugging Face calls the only one
+_CONFIGS = ("plain_text", "data", "default")  # Hugging Face's names of a single config
 
 
 class DataSet(NamedTuple):

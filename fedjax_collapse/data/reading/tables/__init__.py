@@ -116,7 +116,7 @@ def _jsonl(file, choose):
     import pyarrow.json
 
     with open(file, "rb") as lines:
-        check_nesting(lines)  # of which pyarrow would crash
+        check_nesting(lines)  # pyarrow would crash
     table = pyarrow.json.read_json(file)
     return table.select(choose(table.column_names))
 
