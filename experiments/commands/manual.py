@@ -44,7 +44,7 @@ _GIVEN_OF = {
     "own_tests.name": _GIVEN | {"seed"},
     "training.optimizer.name": _GIVEN | {"learning_rate"},
 }
-_OF_OPTAX = "**`{0}`**: `optax.{0}`, with the options that `launch.py --help={0}` prints."
+_OF_OPTAX = "**`{0}`**: `optax.{0}`; options: `launch.py --help={0}`."
 _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "data sources": ("data.source", config_keys.SOURCES),
     "partitions": ("partition.name", config_keys.PARTITIONS),

@@ -82,7 +82,7 @@ class LoadedRun(NamedTuple):
         """Returns the features [examples, features] of the test set, in the order of ``federation.test``.
 
         Args:
-            variables: of this network; by default those of the run.
+            variables: variables of this network, by default of the run.
 
         Raises:
             UserError: ``variables`` are of another network, or every token has a label.
@@ -124,7 +124,7 @@ class LoadedRun(NamedTuple):
         layers.
 
         Args:
-            variables: of this network; by default those of the run.
+            variables: variables of this network, by default of the run.
 
         Raises:
             UserError: PyTorch is not installed, or the network cannot be converted.
@@ -156,7 +156,7 @@ def load_run(
     """Loads the run of a folder.
 
     The data of a run of a study, ``<study>/<arm>/seed<k>`` or ``<study>/<setting>/<arm>/seed<k>``, are read again. For
-    a run of ``simulate``, pass its federation, model and algorithm, which no file has. If the newest checkpoint is
+    a run of ``simulate``, pass its federation, model and algorithm, which are not stored. If the newest checkpoint is
     damaged, the previous one is loaded, with a warning.
 
     Args:

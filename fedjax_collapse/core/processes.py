@@ -29,7 +29,7 @@ _SUCCEEDED, _FAILED = b"+", b"-"  # the first byte of a message
 
 
 def is_first() -> bool:
-    """Returns whether this process is the one that reads and writes files."""
+    """Returns whether this process is the first, which reads and writes files."""
     return jax.process_index() == 0
 
 

@@ -66,7 +66,7 @@ def forget_after(folder: Path, kind: str, round: int) -> None:
 
 
 def check_alike(kind: str, arrays: Arrays, before: Sequence[Arrays]) -> None:
-    """Raises UserError if names or shapes differ from those of the previous block."""
+    """Raises UserError if names or shapes differ from the previous block's."""
     for name in arrays.keys() | before[-1].keys() if before else ():
         old, new = (np.shape(block[name])[1:] if name in block else None for block in (before[-1], arrays))
         if new != old:

@@ -66,7 +66,7 @@ class Rows:
 
     @classmethod
     def salvage(cls, path: Path, rounds: Iterable[int]) -> "Rows":
-        """Reads the rows of these rounds; damaged and missing ones are left out."""
+        """Reads the rows of these rounds, except for damaged and missing rows."""
         read, found = cls(path), {}
         for row in filter(None, map(_parse, _lines(path))):
             found.setdefault(row["round"], row)

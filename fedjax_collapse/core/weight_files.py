@@ -36,8 +36,8 @@ def load_weights(file: Path | str) -> Variables:
     """Returns the variables that ``save_weights`` wrote.
 
     Raises:
-        UserError: safetensors is not installed, the file cannot be read, its names are not those of variables, or an
-            array is not finite.
+        UserError: safetensors is not installed, the file cannot be read, names are not of variables, or an array is not
+            finite.
     """
     arrays = read_safetensors(file)
     check_finite(file, arrays)

@@ -29,7 +29,7 @@ class Federation(NamedTuple):
 
     ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
     ``test`` and ``train``; without them, ``own_tests`` takes parts of the common test set. ``client_names`` is empty
-    unless clients are natural ones. ``task`` names the task (``nn/task.py``). The server's model is also evaluated on
+    without natural clients. ``task`` names the task (``nn/task.py``). The server's model is also evaluated on
     ``common_validation``, examples that no client owns.
     """
 

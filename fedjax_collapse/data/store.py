@@ -401,7 +401,7 @@ class Store:
 
         Args:
             ids: [cohort] identities; from ``num_clients`` on, they have no rows.
-            most: the rows of one client; of larger clients only the first ones are taken.
+            most: most rows of a client, the first ones.
         """
         ids = np.asarray(ids)
         sizes = np.where(ids < self.num_clients, self.sizes.take(ids, mode="clip"), 0)
@@ -499,7 +499,7 @@ class StoredRows:
 
     Args:
         store: the store.
-        most: the rows of one client; of larger clients only the first ones are taken. None takes all.
+        most: most rows of a client, the first ones; None takes all.
     """
 
     dtype = np.dtype(np.int32)

@@ -69,7 +69,7 @@ def chosen_name(section: str, config: Any, key: str = "name") -> str:
     """Returns the name by which a dict of the config chooses.
 
     Raises:
-        UserError: it is no dict, or has no such name.
+        UserError: the config has no dict there, or no name in it.
     """
     if not isinstance(config, Mapping):
         raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options next to it")

@@ -116,7 +116,7 @@ def pathological(
 ) -> Partition:
     """Label skew: each client holds a few classes; each class is divided evenly among its holders.
 
-    FedDecorr's second table uses this setting, but neither its text nor its code specify how classes are assigned.
+    FedDecorr's second table uses this setting; its text and code do not specify the assignment of classes.
 
     Args:
         method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i and
@@ -350,7 +350,7 @@ def pachinko(
         size: examples of a client; 0 is an equal part, rounded down. Other examples have no owner.
 
     Raises:
-        UserError: if a class is below two coarse ones, or if there are too few examples.
+        UserError: if a class has two coarse classes, or if there are too few examples.
     """
     if len(coarse_labels) != len(labels):
         raise UserError(f"partition: {len(labels)} examples need as many coarse labels, got {len(coarse_labels)}")

@@ -14,7 +14,7 @@ _MOST_NESTED = 100  # folders
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Returns the folders directly in ``folder``, sorted by name, without hidden ones.
+    """Returns the folders directly in ``folder`` that are not hidden, sorted by name.
 
     Raises:
         UserError: if the folder cannot be listed, or has a name that is not UTF-8.

@@ -274,7 +274,7 @@ def _data_set(name: str, what: str) -> Callable[..., Source]:
         download: whether TFDS may download and prepare missing data, which needs TensorFlow.
 
     Raises:
-        UserError: if it is not found, which says how to get it; if a file is damaged.
+        UserError: if the data set is not found, with a hint how to get it; if a file is damaged.
     """
     return checked(read)
 

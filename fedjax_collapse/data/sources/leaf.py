@@ -62,7 +62,7 @@ def leaf(
         image_folder: the folder with the images, if the files only name them (CelebA).
         image_size: height and width in pixels to resize to (bilinear); 0 keeps the size, which all images must share.
         max_examples: most examples of a client, the first ones; 0 takes all.
-        vocabulary: the file of words, for Sentiment140 and Reddit; ``''`` counts those of the training part.
+        vocabulary: the file of words, for Sentiment140 and Reddit; ``''`` counts the words of the training part.
         vocabulary_size: the number of words; for Reddit with padding and unknown words.
         length: words of a tweet.
 

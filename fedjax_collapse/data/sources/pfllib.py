@@ -45,7 +45,7 @@ def pfllib(path: str | Path) -> Stream:
 
 
 def _stream(path, part, first: int = 0) -> Iterator[ClientExamples]:
-    """Yields the clients of a part that have examples, by number, without the ``first`` ones."""
+    """Yields the clients of a part with examples, by number, from position ``first`` on."""
     shape, place, allowance = None, 0, Allowance()
     for client in range(_count_clients(Path(path))):
         file = Path(path) / part / f"{client}.npz"

@@ -48,7 +48,7 @@ def find(name: str, folder: str | Path = "", ways: Sequence[str] = WAYS, or_none
     warning names the one that is read.
 
     Raises:
-        UserError: there is none, unless ``or_none``; the message says how to get it.
+        UserError: the data set is not found, unless ``or_none``; the message has a hint how to get it.
     """
     places: dict[Path, Path] = {}
     for place in (folder,) if folder else (*PLACES, os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")):

@@ -168,7 +168,7 @@ def number_classes(path: str | Path, labels: Sequence[str]) -> tuple[list[str], 
 
 
 def _load_arrays(path, what):
-    """Returns the names of the needed arrays, the first ones of ``_ARRAYS`` that exist, and all arrays."""
+    """Returns the names of the needed arrays, the first of ``_ARRAYS`` that exist, and all arrays."""
     known = _ARRAYS[what]
     check_is_file(path)
     try:
