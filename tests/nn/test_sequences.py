@@ -156,11 +156,7 @@ def test_dropout_needs_a_key_and_training():
     ("network", "dtype", "message"),
     [
         (nn.StackOverflowLSTM(9), float, "StackOverflowLSTM: its inputs are float32 of 2 axes, expected ids of tokens"),
-        (
-            nn.StackOverflowLSTM(9, projector="feduv"),
-            int,
-            "projector feduv has BatchNorm, which networks of tokens lack",
-        ),
+        (nn.StackOverflowLSTM(9, projector="feduv"), int, "projector feduv has BatchNorm, which networks of tokens"),
         (nn.StackOverflowLSTM(9, tied=True, vocabulary=7), int, "tied, with 7 ids and 9 classes"),
         (nn.StackOverflowLSTM(9, tied=True, head=nn.heads.ETF), int, "tied logits have no head of their own"),
         (nn.StackOverflowLSTM(9, hidden=0), int, "hidden 0 is too small"),

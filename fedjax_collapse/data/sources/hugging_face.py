@@ -97,9 +97,7 @@ def parquet_clients(
     grouped by client, each row group is read about once, else once for every batch.
     """
     if classes or coarse_column:
-        raise UserError(
-            "data.classes and data.coarse_column: not valid when clients are read one by one; leave them out"
-        )
+        raise UserError("data.classes and data.coarse_column: clients are read one by one; leave them out")
     if scale == "max":
         raise UserError("data.scale=max needs all images, but clients are read one by one; give the number")
     if not client_column:
@@ -111,9 +109,7 @@ def parquet_clients(
         is_test = held_out_of_owners(parts[0].owners, test_fraction, seed)
         parts, rows = parts * 2, [~is_test, is_test]
     if not rows[1].any():
-        raise UserError(
-            f"{path}: it has no test part, and test_fraction {test_fraction:g} holds out no row of any client"
-        )
+        raise UserError(f"{path}: no test part, and test_fraction {test_fraction:g} holds out no row of any client")
     names = parts[0].class_names
     decoding = encoded.Decoding(image_size, channels, scale=scale)
     options = dict(several=several, decoding=decoding, class_names=names or ())

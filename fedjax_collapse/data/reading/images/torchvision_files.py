@@ -27,9 +27,7 @@ _CLOTHES = (  # of Fashion-MNIST
 
 class _Layout(NamedTuple):
     folder: str  # below torchvision's ``root``
-    parts: tuple[
-        tuple[str, ...], tuple[str, ...]
-    ]  # training files, the first of which identifies the data set, and test files
+    parts: tuple[tuple[str, ...], tuple[str, ...]]  # training and test files; the first identifies the data set
     read: Callable[[Path], list[Encoded]]  # the examples of one of them
     class_names: Callable[[Path], Sequence[str]]  # of the folder
     files: str = "*"  # all of them, as a pattern
