@@ -7,8 +7,8 @@ or ``images`` with ``labels_row`` and ``labels_col``, the places of ones in its 
 Args:
     path: the file or folder.
     max_examples: most examples of a client, the first ones; 0 takes all.
-    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
-        or ``unit``.
+    normalisation: mean and standard deviation of the network's input, by name; a default ``''`` is the papers' of the
+        data set, or ``unit``.
 """
 
 import contextlib

@@ -10,8 +10,8 @@ Args:
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
     scale: the level that becomes white, where grey levels have more than 8 bits; ``max`` is the largest one of the
         training part. None rejects such images.
-    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
-        or ``unit``.
+    normalisation: mean and standard deviation of the network's input, by name; a default ``''`` is the papers' of the
+        data set, or ``unit``.
     image_column: the column with the images; ``''`` finds it.
     label_column: the column with the classes, integers or names; ``''`` finds it.
     client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.

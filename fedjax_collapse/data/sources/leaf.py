@@ -13,8 +13,8 @@ Files are read one at a time, because they hold numbers as text.
 Args:
     path: the file or folder.
     channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
-    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
-        or ``unit``.
+    normalisation: mean and standard deviation of the network's input, by name; a default ``''`` is the papers' of the
+        data set, or ``unit``.
 """
 
 import functools

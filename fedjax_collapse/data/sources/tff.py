@@ -3,8 +3,8 @@
 Args:
     path: the file or folder.
     max_examples: most examples of a client, the first ones; 0 takes all.
-    normalisation: mean and standard deviation of the network's input, by name; ``''`` is the papers' of the data set,
-        or ``unit``.
+    normalisation: mean and standard deviation of the network's input, by name; a default ``''`` is the papers' of the
+        data set, or ``unit``.
     length: tokens, words or characters of a sequence; 0 is the published number.
 """
 
