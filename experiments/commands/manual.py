@@ -109,7 +109,6 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     listed = [
         textwrap.fill(f"  {what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="      ")
         for what, group in choices().items()
-        if len(group) > 1
     ]
     parts = {
         "Options": options,
