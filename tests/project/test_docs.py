@@ -7,6 +7,7 @@ import pkgutil
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jax
 import numpy as np
@@ -94,6 +95,25 @@ def test_the_readmes_table_of_files_names_files():
     section = (ROOT / "README.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     named = re.findall(r"`([^`]*)`", section)
     assert len(named) > 8 and [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def sizes_of_text(element, size=0.0, scale=1.0):
+    """Yields the size of each text of an SVG, and of each of matplotlib's letters, which are paths with a scale."""
+    size = float(element.get("font-size", size))
+    scale *= float(re.search(r"scale\(([\d.]+)|$", element.get("transform", ""))[1] or 1)
+    if element.tag.endswith("}text"):
+        yield size
+    elif "DejaVuSans" in element.get("{http://www.w3.org/1999/xlink}href", ""):
+        yield 100 * scale
+    for part in element:
+        yield from sizes_of_text(part, size, scale)
+
+
+@pytest.mark.parametrize("figure", sorted((ROOT / "docs").glob("*.svg")), ids=name)
+def test_a_figure_that_is_400_pixels_wide_is_legible(figure):
+    root = ElementTree.parse(figure).getroot()
+    width = float(root.get("viewBox").split()[2])
+    assert min(sizes_of_text(root)) * 400 / width >= 9
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

@@ -66,7 +66,7 @@ def test_the_report_and_the_headline_have_it(tmp_path, capsys):
     assert verdict(study) in out and "suffix of --headline 'jpg'" in err
     assert f"<strong>{verdict(study)}.</strong>" in (study.path / "report.html").read_text()
     figure = plot.headline(study)
-    assert figure.get_suptitle().split() == verdict(study).split() and figure.get_suptitle().count("\n") == 1
+    assert figure.get_suptitle().split() == verdict(study).split() and figure.get_suptitle().count(".\n") == 1
     accuracy, rank, spectrum = figure.axes
     for axes, mean, ends in ((accuracy, 70, {60, 70, 80}), (rank, 9, {9})):
         *seeds, _, line = axes.lines  # the means of both arms come last

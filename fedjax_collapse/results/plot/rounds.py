@@ -27,8 +27,8 @@ _BAND = (
     "A line is the mean over seeds, a band (up to four arms) one standard deviation (n - 1) to either side; the last "
     "part of a panel that is alone is enlarged on the right, with twelve rounds or more."
 )
-_WIDTH = 11  # inches of the headline
-_TITLE = 118  # characters in a line of its title
+_WIDTH = 6  # inches of the headline, so that its text is legible on a narrow page
+_TITLE = 66  # characters in a line of its title
 _SMALLEST = 0.1  # percent of the variance; dimensions with less are not in it
 _SEED = {"linewidth": 0.7, "alpha": 0.4}
 _MOST_BANDS = 4  # arms; more bands than that hide one another
@@ -203,20 +203,20 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
     without effective ranks and spectra.
     """
-    figure, colours = drawing.new_figure(4.4, _WIDTH), colours_of(study)
+    figure, colours = drawing.new_figure(4.2, _WIDTH), colours_of(study)
     accuracy, rank, spectrum = figure.subplots(1, 3)
     for axes, metric in ((accuracy, study.score), (rank, metrics.EFFECTIVE_RANK)):
         rows = study.frame.reindex(columns=["arm", "seed", "round", metric.name])
         for (arm, _), run in by_arm(rows, ["arm", "seed"]).items():
             axes.plot(run["round"], metric.factor * run[metric.name], color=colours[arm], **_SEED)
         draw_curves(axes, colours, selection[selection["metric"] == metric.name], bands=False)
-        axes.set_title(metric.axis)
+        axes.set_title(metric.axis.replace(" (", "\n("))
     is_rank = selection["metric"] == metrics.EFFECTIVE_RANK.name
     arms = {*selection["arm"][is_rank], *_draw_variance(spectrum, study, colours)}
     if title := verdict(study):
         sentences = re.split(r"(?<=\.) ", drawing.label(title, 6 * _TITLE))
         wrapped = "\n".join(textwrap.fill(sentence, _TITLE) for sentence in sentences)
-        figure.suptitle(wrapped, x=0.01, ha="left", fontsize="large", fontweight="bold")
+        figure.suptitle(wrapped, x=0.01, ha="left", fontsize="medium", fontweight="bold")
     drawing.arm_legend(figure, colours, arms, above=False)
     return figure if arms else None
 
@@ -235,6 +235,7 @@ def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> 
             axes.plot(index, percents.mean(axis=0), **arm_line(colours, arm, len(index)))
             arms.append(arm)
     axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="principal dimension")
-    axes.set_title("variance of the features at the end (%)")
-    whole_numbers(axes.xaxis)
+    axes.set_title("variance of features\nat the end (%)")
+    axes.yaxis.set_major_formatter("{x:g}")
+    whole_numbers(axes.xaxis, 4)
     return arms
