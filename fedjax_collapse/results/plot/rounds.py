@@ -234,8 +234,8 @@ def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> 
             axes.plot(index, percents.T, color=colours[arm], **_SEED)
             axes.plot(index, percents.mean(axis=0), **arm_line(colours, arm, len(index)))
             arms.append(arm)
-    axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="principal dimension")
-    axes.set_title("variance of features\nat the end (%)")
+    title = "variance of features\nat the end (%)"
+    axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="principal dimension", title=title)
     axes.yaxis.set_major_formatter("{x:g}")
     whole_numbers(axes.xaxis, 4)
     return arms
