@@ -21,7 +21,7 @@ def configure_jax(cache: str) -> None:
 
 
 def check_devices() -> None:
-    """Raises UserError if JAX finds no devices, for example those of a ``JAX_PLATFORMS`` that this machine lacks."""
+    """Raises UserError if JAX finds no devices, for example because ``JAX_PLATFORMS`` names a missing platform."""
     try:
         jax.devices()
     except Exception as error:  # depends on the plugin; an empty assertion if none is installed

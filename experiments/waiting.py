@@ -19,10 +19,10 @@ _printer = functools.cache(Printer)  # one for a stream: waits may be nested
 
 
 def wait(what: str, total: int | None = None) -> contextlib.AbstractContextManager[Advance]:
-    """Shows what the command is doing, as ``Printer.wait`` does."""
+    """Shows the current step of the command, as ``Printer.wait`` does."""
     return _printer(sys.stderr).wait(what, total)
 
 
 def unseen(what: str, total: int | None = None) -> contextlib.AbstractContextManager[Advance]:
-    """Shows nothing: what functions take in place of ``wait`` unless they are given it."""
+    """Shows nothing: the default of functions that take ``wait``."""
     return contextlib.nullcontext(lambda parts=1, total=None: None)

@@ -1,4 +1,4 @@
-"""The benchmark: systems that train the same workloads, suites of what is compared, and a runner that times them."""
+"""The benchmark: systems that train the same workloads, suites of comparisons, and a runner that times them."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The suites that are measured in one process: what a method, an augmentation, a store or adapters cost.
+"""The suites that are measured in one process: costs of methods, augmentations, stores and adapters.
 
 Rounds of the baseline, the first arm, and of all others follow one another, so that changes of the machine's speed
 cancel: a ratio is that of adjacent rounds.

@@ -1,4 +1,4 @@
-"""Times systems: each in a process of its own that runs rounds on request, or several in one process.
+"""Times systems: each in its own process, which runs rounds on request, or several in one process.
 
 The speed of a shared machine changes from minute to minute. Therefore two systems run at the same time, each pinned to
 a core, and once more with the cores swapped; or alternately, with all cores. One such comparison is a repetition.
@@ -226,7 +226,7 @@ def peak_memory_mib(system: str, device: str) -> float:
 def interleave(
     arms: Mapping[str, Iterator[Round]], rounds: int, advance: Callable[[], None], device: str = "cpu"
 ) -> dict[str, Measurement]:
-    """Returns the measurements of rounds of all arms, by turns, in this process."""
+    """Returns the measurements of rounds of all arms, alternately, in this process."""
     seconds, last = {name: [] for name in arms}, {}
     for _ in range(WARM_UP + rounds):
         for name, running in arms.items():

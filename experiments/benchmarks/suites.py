@@ -1,4 +1,4 @@
-"""The suites of the benchmark as data: what each compares, its options and its columns.
+"""The suites of the benchmark as data: arms, options and columns.
 
 ``networks`` are local steps on random images, 32x32x3 unless the network needs larger ones: our engine runs the clients
 side by side, on a device for each core or, on a GPU, at once; PyTorch runs them one after another, or in threads.

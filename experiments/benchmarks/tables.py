@@ -10,7 +10,7 @@ Spread = dict[str, float]
 
 
 class Row(NamedTuple):
-    """What was measured of one system. Rates are those of the median round; ``ratio`` and ``cost`` are inverse."""
+    """The measurements of one system. Rates are of the median round; ``ratio`` and ``cost`` are inverse."""
 
     case: str  # such as a workload
     system: str  # or what else differs

@@ -1,4 +1,4 @@
-"""Times the arms of a suite: in pairs, by turns in one process, or, in a given time, one after another."""
+"""Times the arms of a suite: in pairs, alternately in one process, or, in a given time, one after another."""
 
 import contextlib
 import signal

@@ -70,7 +70,7 @@ class Workload:
         return self.examples * int(np.prod(self.input_shape)) * _BYTES_PER_PIXEL
 
     def scaled(self, scale: float) -> "Workload":
-        """Returns the workload with this share of the examples.
+        """Returns the workload with this fraction of the examples.
 
         Clients, and with them the cohort, become fewer only if each would be left with less than a batch, or, if it has
         less than that anyway, with less than before.

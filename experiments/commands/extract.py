@@ -124,7 +124,7 @@ def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | N
 
 
 def _with_virtual(arrays, config, seed, virtual):
-    """Returns the arrays with the clients' rows in place of the training part, and virtual features behind them."""
+    """Returns the arrays with the clients' rows in place of the training part, followed by virtual features."""
     own = build.federations(config, [seed])[seed].owned_rows()
     rows, owners = np.concatenate(own), np.repeat(np.arange(len(own)), list(map(len, own)))
     features, labels = arrays["features"][rows], arrays["labels"][rows]

@@ -186,7 +186,7 @@ def as_markdown() -> str:
 
 
 def privacy_of_keys() -> str:
-    """Returns the lists of ``docs/privacy.md``: what each key means for a run with privacy."""
+    """Returns the lists of ``docs/privacy.md``: the rule of each key for a run with privacy."""
     rejected = [f"| `{path}` | {accepted} |" for path, accepted in ACCEPTED.items()]
     others = [
         f"{kind}: {', '.join(f'`{path}`' for path in paths)}."

@@ -57,7 +57,7 @@ def command_line() -> Parser:
 
 
 def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
-    """Of each cell that has a run what a client exchanges in a round, and how many clients take part in one.
+    """For each cell that has a run, the numbers that a client exchanges in a round, and the cohort's size.
 
     Raises:
         UserError: a cell is invalid.
@@ -80,7 +80,7 @@ def _row(cell, found, cohort_size):
 
 
 def _with_paper(rows, paper, cells):
-    """The heading and rows of these cells with a column of its numbers behind that of state dicts."""
+    """The heading and rows of these cells with a column of its numbers after the state dicts' column."""
     place = HEADING.index("state dict") + 1
     numbers = [show_number(paper.values.get(cell.setting, {}).get(cell.arm), ",.0f", "") for cell in cells]
     return [[*row[:place], text, *row[place:]] for row, text in zip(rows, ["paper", *numbers], strict=True)]

@@ -1,4 +1,4 @@
-"""What the configs of this folder start from: the library's config, and what may follow the name of a file."""
+"""The base of the configs of this folder: the library's config, and variants, named after the file and a colon."""
 
 from collections.abc import Callable
 from pathlib import Path

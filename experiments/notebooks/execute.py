@@ -1,6 +1,6 @@
 """Executes notebooks and saves their outputs: ``python experiments/notebooks/execute.py [NAME ...]``, by default all.
 
-What is saved depends on what was computed only: execution times, messages of libraries, the state of widgets, paths and
+Only computed results are saved: execution times, messages of libraries, the state of widgets, paths and
 names of the machine are left out. ``FAST=1`` makes all sizes small and saves nothing.
 """
 

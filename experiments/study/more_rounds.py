@@ -27,7 +27,7 @@ def is_done(run: RunSpec) -> bool:
 
 
 def check_more_rounds(study: StudySpec) -> None:
-    """Raises UserError for a cell of which the folder has rounds that are not those of a run with as many as now."""
+    """Raises UserError for a cell if the folder's rounds differ from the first rounds of a run with the new number."""
     known = config_in(study.folder)
     for cell in study.cells if known else ():
         before, now = _rounds_in(known, cell), cell.values["rounds"]

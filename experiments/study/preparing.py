@@ -114,7 +114,7 @@ def check_privacy(cells: Iterable[Cell]) -> None:
 
 
 def check_private_networks(cells: Iterable[Cell], federations: Federations, seed: int) -> None:
-    """Raises UserError if the network of a private cell has what the noise does not cover, before a round is traced."""
+    """Raises UserError if the network of a private cell has parts that the noise does not cover, before tracing."""
     for cell in cells:
         if cell.values["privacy"]:
             plan = plan_of(cell, federations[cell.name][seed], None)

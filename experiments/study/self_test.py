@@ -60,7 +60,7 @@ def run() -> Iterator[Outcome]:
 
 
 def verdict() -> str:
-    """Returns what ``run`` last found with this code, device, flags and versions: passed, what is wrong, or not run."""
+    """Returns the last result of ``run`` with this code, device, flags and versions: passed, the error, or not run."""
     found = load_numbers(_KIND, *_place())
     if found is None:
         return "not run"

@@ -135,7 +135,7 @@ class _Stopped(Exception):
 def _prepared(study, examples, resume, wait, should_stop, done):
     """Returns the plans of the cells, and the hashes of all cells of their settings, one setting after the other.
 
-    Cells of which all runs are done are not traced; they have no plan, but their data and code are checked.
+    Cells whose runs are all done are not traced; they have no plan, but their data and code are checked.
 
     Raises:
         UserError: a config is invalid, or the folder has runs of other data or code that are not to be replaced.
@@ -173,7 +173,7 @@ def _cells(runs, done=()):
 
 
 def _common_values(study, runs, hashes):
-    """Returns what several processes must have in common."""
+    """Returns the values in which all processes must agree."""
     choice = [run.name for run in runs]
     return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
 

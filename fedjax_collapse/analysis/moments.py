@@ -67,7 +67,7 @@ class Moments(NamedTuple):
 
     @property
     def dead_features(self) -> float:
-        """Returns ``spectrum.dead_features``: the share of features that are the same for all examples.
+        """Returns ``spectrum.dead_features``: the fraction of features that are the same for all examples.
 
         A feature counts as such if its variance is 0 up to rounding, relative to its distance from the shift.
         """

@@ -67,7 +67,7 @@ def significant_dims(
 
 
 def dead_features(features: Float[np.ndarray, "examples features"]) -> float:
-    """Returns the share of features whose largest value over the examples is their smallest, from 0 to 1.
+    """Returns the fraction of features that are the same for all examples, from 0 to 1.
 
     A dead feature has no variance, and its correlation with every feature counts as 0 (``losses/correlation.py``).
     """

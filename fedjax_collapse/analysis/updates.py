@@ -1,4 +1,4 @@
-"""Spectra of the updates of weight matrices, and how those of several clients lie to each other.
+"""Spectra of the updates of weight matrices, and overlaps between several clients' updates.
 
 An update collapses if few directions carry its energy; clients disagree if these directions differ, and then their mean
 has more of them than each update, but is shorter. Everything is in float64, from the smaller of the two Gram matrices
@@ -50,12 +50,12 @@ def decompose(matrix: Matrix, directions: int) -> Decomposition:
 
 
 def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
-    """Returns the share of the squared norm in the first directions, from 0 to 1; NaN of a matrix that is 0."""
+    """Returns the fraction of the squared norm in the first directions, from 0 to 1; NaN for a zero matrix."""
     return _fraction(values, slice(directions))
 
 
 def energy_beyond(values: Float[np.ndarray, " values"], directions: int) -> float:
-    """Returns 1 - ``energy``, with the precision of a small share."""
+    """Returns 1 - ``energy``, precise for small fractions."""
     return _fraction(values, slice(directions, None))
 
 
@@ -71,7 +71,7 @@ def mean_rank(rank: Callable[[np.ndarray], float], of_layers: Sequence[np.ndarra
 
 
 def known_mean(rows: np.ndarray | Sequence[float]) -> np.ndarray:
-    """Returns the mean over the first axis, of what is not NaN; NaN where nothing else is."""
+    """Returns the mean over the first axis without NaN; NaN if all values are NaN."""
     rows = np.asarray(rows, float)
     counts = np.sum(~np.isnan(rows), axis=0)
     return np.where(counts > 0, np.nansum(rows, axis=0) / np.maximum(counts, 1), np.nan)
@@ -117,7 +117,7 @@ def overlap(first: Float[np.ndarray, "size directions"], second: Float[np.ndarra
 
 
 class Aggregation(NamedTuple):
-    """How what the server keeps, G, differs from the clients' weighted mean update M."""
+    """Difference of the server's change G from the clients' weighted mean update M."""
 
     error: float  # |M - G| / |M|
     cosine: float  # of M and G

@@ -1,7 +1,7 @@
 """Client maps: the layout of a function of one client over a cohort.
 
 A client map turns ``function(shared, client) -> Outcome`` into a function of a cohort, whose clients are stacked on a
-leading axis: summands are summed, results are stacked, and large values are kept for some clients only. All maps give
+leading axis: summands are summed, results are stacked, and large values are stored for some clients only. All maps give
 the same numbers up to the order of float summation; they differ in speed and memory:
 
     outcome = Vectorized()(lambda shared, client: Outcome(client * shared, client), 2.0, jnp.arange(3.0))
@@ -33,7 +33,7 @@ from fedjax_collapse.schema.options import Count, check_fields
 
 
 class Outcome(NamedTuple):
-    """What a function returns for one client, and a client map for all: the sum, stacked results, and kept values.
+    """The outcome of one client's function, or of a client map: the sum, stacked results, and stored values.
 
     Results stay on the device that computed them; numbers, which must be floats, are copied to all devices together
     with the sum. ``kept`` is stored at index ``slot`` of the stack of the device that computed it; it is dropped if the
@@ -71,16 +71,16 @@ class ClientMap:
         slots: PyTree = (),
         divided: PyTree = False,  # bools
     ) -> Outcome:
-        """Returns the sum of the summands, the stacked results, and ``slots`` with the kept values stored in them.
+        """Returns the sum of the summands, the stacked results, and ``slots`` with the values of ``kept``.
 
         Args:
             function: of one client.
-            shared: what all clients receive.
+            shared: the argument that all clients receive.
             clients: stacked.
             slots: the stacks of all devices, one after another, as ``shard`` divides them. Slots that no client has may
                 hold any values.
-            divided: for all of ``shared``, or each part of it, whether each device has a part, as ``shard`` divides it,
-                which only its clients receive.
+            divided: a prefix tree of bools over ``shared``: True if the leaf is sharded over devices (``shard``), and
+                each client receives its device's part.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class ClientMap:
         return jax.device_put(tree, self.devices[0])
 
     def shard(self, clients: PyTree) -> PyTree:
-        """Divides what is stored for all clients over the devices, padded to a multiple of ``num_devices``."""
+        """Divides arrays over all clients among the devices, padded to a multiple of ``num_devices``."""
         return self.replicate(clients)
 
     def shapes(self, tree: PyTree, sharded: bool = False) -> PyTree:
@@ -324,7 +324,7 @@ def check_at_once(name: str, client_map: ClientMap, most: int, whose: str) -> No
 
 
 def within_process(client_map: ClientMap) -> ClientMap:
-    """Returns the map on those of its devices that belong to this process; the map itself if all do."""
+    """Returns the map on its devices of this process; the map itself if all belong to it."""
     devices = tuple(device for device in client_map.devices if device.process_index == jax.process_index())
     match client_map:
         case Sharded(count, inner, _) if len(devices) < count:
@@ -347,7 +347,7 @@ def _side_by_side(function, shared, clients):
 
 
 def _keep(slots: PyTree, outcome: Outcome) -> PyTree:
-    """Stores the kept values of clients that have a slot; ``outcome`` is stacked."""
+    """Stores ``kept`` of clients that have a slot; ``outcome`` is stacked."""
     leaves = jax.tree.leaves(slots)
     if not leaves:
         return slots

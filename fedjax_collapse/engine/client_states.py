@@ -1,11 +1,10 @@
-"""The states of all clients in files, of which a round reads and writes only the rows of its cohort.
+"""The states of all clients in files; a round reads and writes only the rows of its cohort.
 
 There is a sparse file for each array of a state, with a row for each client, and a checksum for each client. A client
 without one has the initial state; its rows are holes, which take no space. Rows are compared with their checksum when
-they are read, and all checksums together with what the checkpoint notes of them. Before a round overwrites rows, it
-logs the old ones, so that the states of an earlier round can be restored: those of the checkpoint from which a run
-continues after a kill. Of several processes only the first has the files; it sends the states of a cohort to the
-others.
+they are read, and the sum of all checksums with the checkpoint's note. Before a round overwrites rows, it logs the old
+ones, so that the states of the checkpoint from which a run resumes can be restored. Of several processes only the
+first has the files; it sends the states of a cohort to the others.
 """
 
 import math
@@ -34,7 +33,7 @@ class StoredStates:
         folder: of the files; made, or emptied, if no round is done. Only that of the first process is used.
         initial: the state of every client before the first round.
         num_clients: the number of clients.
-        done: the number of rounds after which the run continues; what later rounds have written is undone.
+        done: the number of rounds after which the run resumes; writes of later rounds are undone.
         noted: the ``digest`` after these rounds.
 
     Raises:

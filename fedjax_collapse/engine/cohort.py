@@ -43,7 +43,7 @@ class Watched(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What all clients of a round receive."""
+    """The model and the methods' state that all clients of a round receive."""
 
     server: Server  # as it was sent to them
     round: jax.Array | int  # number of rounds done
@@ -126,7 +126,7 @@ def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
 
 
 def without(cohort: jax.Array, left_out: jax.Array | None) -> jax.Array:
-    """Replaces the identities of clients that are left out [clients] by that of padding; None leaves out no client."""
+    """Replaces the identities of ``left_out`` clients by the identity of padding; None leaves out no client."""
     if left_out is None:
         return cohort
     return jnp.where(left_out.at[cohort].get(mode="clip"), len(left_out), cohort)
@@ -198,7 +198,7 @@ def stack(
 
 
 def no_models(spec: RoundSpec, algorithm: FedAvg, server: Server) -> Variables:
-    """Returns buffers of zeros for the watched models, of what a client trains: on each device one for all of them."""
+    """Returns buffers of zeros for the variables that watched clients train, one buffer per device."""
     client_map, own = spec.layout.client_map, masks.without(algorithm.common_to_clients(spec.model), server.variables)
     count = spec.num_watched * client_map.num_devices
     return client_map.keep_sharded(jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), own))
@@ -212,7 +212,7 @@ def train(
     Args:
         spec: what the rounds are compiled for.
         algorithm: the algorithm.
-        received: what all clients receive.
+        received: the variables and state that all clients receive.
         clients: the cohort.
         slots: the buffers for the watched models, from ``no_models`` or an earlier round; they are overwritten.
 
@@ -272,7 +272,7 @@ def train_and_aggregate(
     cohort: Cohort,
     slots: Variables | None = None,
 ) -> tuple[Server, CohortResult]:
-    """Returns the server after a cohort's round, and the result; ``states`` are those of the cohort.
+    """Returns the server after a cohort's round, and the result; ``states`` are the cohort's.
 
     ``slots`` are the buffers of ``train``; new ones if they are None.
     """

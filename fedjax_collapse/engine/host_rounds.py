@@ -3,7 +3,7 @@
 The examples stay there too if their inputs are a NumPy array, or on disk if it is memory-mapped. The device then holds
 the server, one cohort, and the examples of this cohort and of the next two, which a thread reads, pads and sends while
 the device computes. Each of several devices only receives the examples of the clients that it trains, and each process
-only reads those of its devices. A round is the one of ``cohort.py``.
+only reads the examples of its devices' clients. ``cohort.py`` has the round.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def run_rounds(
         examples: the examples.
         num_rounds: at least 1.
         feeder: sends the cohorts, also those of the rounds after this call, of the same ``spec``, algorithm,
-            assignment and examples; by default only those of this call.
+            assignment and examples; by default only the cohorts of this call.
     """
     state = _placed(spec, state, assignment)
     records, num_rounds, first = [], int(num_rounds), int(state.round)
@@ -92,7 +92,7 @@ def with_first_reports(
 
 
 def _placed(spec, state, assignment):
-    """Returns the state where rounds expect it; those of clients in writable arrays on the host, or in files."""
+    """Returns the state where rounds expect it; client states in writable arrays on the host, or in files."""
     states = state.clients
     if not isinstance(states, StoredStates):
         states = jax.tree.map(functools.partial(_writable, len(assignment.ownership.sizes)), states)
@@ -275,7 +275,7 @@ class Feeder:
                 self._drawn[round] = _drawn(self._spec, self._algorithm, self.host.placed, key, round)
 
     def take(self, round: int) -> Cohort:
-        """Returns the cohort of a round, and has those of the next rounds sent as far as they are drawn.
+        """Returns the cohort of a round, and starts to send the cohorts of the next rounds that are drawn.
 
         Raises:
             UserError: the examples cannot be read.

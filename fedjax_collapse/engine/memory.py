@@ -95,7 +95,7 @@ def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: 
         layout: the layout to start from; the number of clients at once is halved until the rounds fit.
         needed: returns the bytes of a layout's rounds on a device.
         free: the bytes that are free on a device.
-        beside: describes what else is stored there, for the message.
+        beside: describes the other arrays on the device, for the message.
 
     Raises:
         UserError: one client at a time does not fit.

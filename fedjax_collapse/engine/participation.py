@@ -2,7 +2,7 @@
 
 All randomness depends on the round and on identities of clients, never on positions. A client that drops out is treated
 as if it had not been drawn: its upload is not counted and its state does not change, for every method. A client whose
-upload is lost has trained, and keeps its new state; the server treats it as if it had not been drawn.
+upload is lost has trained, and stores its new state; the server treats it as if it had not been drawn.
 """
 
 import jax
@@ -119,7 +119,7 @@ class Participation:
         return jnp.where(returns if self.sampler.may_be_empty else at_least_one(returns, drawn), cohort, num_clients)
 
     def budgets(self, key: Key, cohort: jax.Array, num_clients: int) -> jax.Array | None:
-        """Returns the share of its local steps that each client of the cohort takes; None if all take all of them."""
+        """Returns the fraction of its local steps that each client of the cohort takes; None if all take all steps."""
         if self.stragglers is None:
             return None
         drawn = _uniform(Stream.STRAGGLERS.key(key), cohort, num_clients)

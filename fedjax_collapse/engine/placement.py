@@ -16,7 +16,7 @@ def available_devices() -> tuple[jax.Device, ...]:
 
 
 def own_devices() -> tuple[jax.Device, ...]:
-    """Returns the devices of this process, for what every process computes for itself."""
+    """Returns the devices of this process, for computations that every process repeats."""
     return tuple(jax.local_devices())
 
 

@@ -50,7 +50,7 @@ class RoundRecord(NamedTuple):
     ids: np.ndarray | None = None  # [cohort] identities, the number of clients where there is none; None: all clients
 
     def of_entries(self, of_clients: np.ndarray) -> np.ndarray:
-        """Returns the values of the record's entries, given those of all clients; 0 for entries without a client."""
+        """Returns the values of the record's entries, given all clients' values; 0 for entries without a client."""
         if self.ids is None:
             return of_clients
         return np.where(self.ids < len(of_clients), of_clients.take(self.ids, mode="clip"), 0)
@@ -120,7 +120,7 @@ def without_padding(state: State, num_clients: int, order: jax.Array | None = No
 
 
 def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:
-    """Returns what is stored for all clients in the order of their identities, without padding."""
+    """Returns arrays over all clients in the order of their identities, without padding."""
     rows = slice(num_clients)
     if order is not None:  # padding has the last identities
         rows = (jnp if is_traced(order) else np).argsort(order)[:num_clients]
@@ -153,7 +153,7 @@ def compile_rounds(spec: RoundSpec, *arguments) -> jax.stages.Compiled:
 
 
 def trace(spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples) -> None:
-    """Traces a round of a run, client by client, without computing anything, to find whatever does not fit together.
+    """Traces a round of a run, client by client, without computing anything, to find mismatched shapes and types.
 
     Raises:
         UserError: a network or a method does not fit the rest.
@@ -223,7 +223,7 @@ def _with_first_reports(spec, algorithm, state, assignment, examples):
 
 
 class OnDevice(NamedTuple):
-    """The clients of a run on its devices: what a round does differently depending on where they are stored.
+    """The clients of a run on its devices: the operations that depend on where clients are stored.
 
     Used inside compiled code. ``host_rounds.OnHost`` has the same methods for clients on the host or on disk.
     """
@@ -255,7 +255,7 @@ class OnDevice(NamedTuple):
         return self.spec.layout.client_map.keep_sharded(new)
 
     def change_all(self, states: ClientState, change: Callable[[ClientState], ClientState]) -> ClientState:
-        """Returns the states after a change of those of all clients, by identity."""
+        """Returns the states after a change of all clients' states, by identity."""
         count, order = len(self.assignment.ownership.sizes), self.assignment.order
         new = change(by_identity(states, count, order))
         if order is None:

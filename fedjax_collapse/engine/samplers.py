@@ -59,7 +59,7 @@ class Uniform:
 class HostUniform(Uniform):
     """Draws uniformly, without replacement, on the host, in time and memory of the cohort, not of all clients.
 
-    The rule of federations on disk. Its cohorts are others than those of ``Uniform``: Floyd's algorithm ("Programming
+    The rule of federations on disk. Its cohorts differ from ``Uniform``'s: Floyd's algorithm ("Programming
     Pearls", 1987) on the raw numbers of NumPy's Philox generator, whose key is the key of the draw; sorted.
     """
 

@@ -1,4 +1,4 @@
-"""What a round does with clients that diverge: keep all, or run again as if these had dropped out.
+"""Rounds with clients that diverge: keep all clients, or repeat the round as if the diverging ones had dropped out.
 
 A client diverges if its training, upload or report is not finite, or its report on the server's new model; unless no
 client's report on the new model is finite, which is the model's fault. Weights, reports and metrics are those of the
@@ -35,7 +35,7 @@ class KeepAll:
         return result.trained.metrics
 
     def diverged(self, reports: PyTree, client: Client) -> Any:
-        """Returns 1 for a client whose reports are counted and not finite, else 0; nothing if all clients are kept."""
+        """Returns 1 for a client whose reports are counted and not finite, else 0; nothing if no client is skipped."""
         return ()
 
     def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:

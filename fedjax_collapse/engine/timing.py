@@ -107,7 +107,7 @@ def _measure(lowerings, device, *arguments):
 def _compiled(lowering, device, free, layer, batch_size, clients, has_gradient):
     """Returns a function that measures the seconds of a number of steps of the layer, forward and backward.
 
-    They are infinite if that needs more than the ``free`` bytes. ``has_gradient`` tells whether the layer's inputs need
+    They are infinite if that needs more than the ``free`` bytes. ``has_gradient`` is whether the layer's inputs need
     a gradient too.
     """
     how = layer.convolution(lowering, Target.of(device))

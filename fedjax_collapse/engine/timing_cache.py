@@ -69,7 +69,7 @@ def _hash(what):
 
 
 def _machine(device):
-    """Returns what the speed depends on. CPUs are identified by their model name, since JAX calls all of them "cpu"."""
+    """Returns JAX's version and flags, and the device's kind; of a CPU its model name, as JAX says "cpu"."""
     info, kind = Path("/proc/cpuinfo"), device.device_kind
     if device.platform == "cpu" and info.exists():
         lines = info.read_text(encoding="utf-8").splitlines()

@@ -56,7 +56,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 def received(view: MeasurementView) -> Numbers:
     """Effective rank and share of dead features of the model that clients received, evaluated for this.
 
-    Beside the local models' and the server's, which every evaluation has, they tell training from averaging.
+    Compared with the local models and the server's, they separate the effects of training and averaging.
     """
     model = view.received_model
     return {"effective_rank": effective_rank(model.spectrum), "dead_features": model.dead_features}

@@ -1,4 +1,4 @@
-"""The measurement ``adapters``: in how many directions low-rank adapters act, and what aggregation leaves of them."""
+"""The measurement ``adapters``: in how many directions low-rank adapters act, before and after aggregation."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The measurement ``layers``: where in the network representations collapse, and in which part of a round.
 
 The representations are the network's levels (``nn.network.as_level``), from its first block to its last, and then the
-features. Batches are streamed: only their moments are kept, so memory does not grow with the number of examples.
+features. Batches are streamed: only their moments are stored, so memory does not grow with the number of examples.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The measurement ``communication``: what a round costs in numbers that are sent."""
+"""The measurement ``communication``: how many numbers a round sends."""
 
 import dataclasses
 import functools

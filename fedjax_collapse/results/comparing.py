@@ -1,4 +1,4 @@
-"""Comparisons of arms over pairs of runs with the same seed and partition, and what they say about a study."""
+"""Comparisons of arms over pairs of runs with the same seed and partition, and a study's finding."""
 
 import math
 from collections.abc import Mapping
@@ -126,7 +126,7 @@ class Best(NamedTuple):
 
 
 def best_of(study: Results, metric: Metric) -> Best:
-    """Returns the best cells of each setting; none of a metric of which neither direction is better.
+    """Returns the best cells of each setting; none if neither direction of the metric is better.
 
     Only arms with the same kind of accuracy are compared, and only with at least two pairs of runs to compare.
     """
@@ -228,7 +228,7 @@ def _arms(study: Results) -> tuple[str, list[str]]:
 
 
 def _gain(study: Results, arm: str, base: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what an arm gains over the base arm after the last round, in each pair of runs with finite scores.
+    """Returns the gains of an arm over the base arm after the last round, in each pair of runs with finite scores.
 
     That is the difference of scores in points, and effective rank divided by the base arm's; NaN where one was not
     recorded or is 0.

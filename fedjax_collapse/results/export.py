@@ -84,7 +84,7 @@ def tables_of(
 
 
 def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """Saves all figures of finished runs, those of a setting in a separate folder, and returns the files.
+    """Saves all figures of finished runs, with a folder for each setting, and returns the files.
 
     They are as wide as a column of a paper; those that are wide in the report are narrower than two columns.
     """

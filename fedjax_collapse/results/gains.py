@@ -25,7 +25,7 @@ _KIND = ["rank_rises", "bias_falls", "probe_rises"]
 
 
 def gains(study: Results, base: str, score: str = ACCURACY.name) -> pd.DataFrame:
-    """Returns what each run of the other arms gains over the base arm's run with the same seed on the same partition.
+    """Returns the gain of each run of the other arms over the base arm's run with the same seed and partition.
 
     A row for each pair of finished runs (``comparing.pairs``), by setting, arm and seed, after the last round:
     ``accuracy``, which is the gain in the metric ``score``, and the gains in ``METRICS``. Gains in accuracies, also of

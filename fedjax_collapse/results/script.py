@@ -36,9 +36,9 @@ def study(
     """Runs every arm with every seed, and returns the results of all.
 
     Args:
-        federation: the examples and their partition, or a function that returns those of a seed.
+        federation: the examples and their partition, or a function from seeds to federations.
         model: the model.
-        arms: the algorithms that are compared, by name; the first is the one that others are compared with.
+        arms: the algorithms by name; others are compared with the first.
         rounds: the number of rounds.
         seeds: of initial weights, cohorts and batches; a run for each.
         folder: where to write ``<arm>/seed<k>`` of every run, which ``results.load`` and ``fedjax-collapse report``

@@ -124,7 +124,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Results:
-    """The results of a study, of which ``of_setting`` and ``select`` return parts.
+    """The results of a study; ``of_setting`` and ``select`` return parts of it.
 
     Attributes:
         path: its folder.
@@ -392,7 +392,7 @@ def of_runs(runs: "Mapping[str, Result | Mapping[int, Result]]", partitions: Map
     """Returns the results of runs in memory.
 
     Args:
-        runs: by arm what ``simulate`` returned, or that by seed; without seeds it is 0.
+        runs: by arm a ``Result`` of ``simulate``, or such results by seed; a single one has seed 0.
         partitions: by seed the arrays of the partition (``Federation.partition_arrays``).
     """
     found = []

@@ -1,4 +1,4 @@
-"""The numbers of a finished run, and their mean and standard deviation over seeds: what ``summary.json`` files hold."""
+"""The numbers of a finished run, and their mean and standard deviation over seeds, for ``summary.json``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 def summary_of(result: "Result", watch: str | Sequence[int] = "one") -> dict[str, Any]:
-    """Returns what the summary of a finished run holds: its numbers, which models they are of, and whose R is."""
+    """Returns the summary of a finished run: its numbers, the model that is scored, and the clients of R."""
     return {"headline": result.headline, "local": _whose(watch, result.metrics), **summarize_run(result.metrics)}
 
 
@@ -32,7 +32,7 @@ def _whose(watch, rows):
 
 
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns one run's numbers: those of its last row, the best accuracy, and the mean of the last ten accuracies.
+    """Returns one run's numbers: its last row, the best accuracy, and the mean of the last ten accuracies.
 
     The mean is NaN if there are fewer than ten evaluations or one of them is null, as for a model that is not finite.
     With validation rows also the first round that is best on them, and its accuracy.

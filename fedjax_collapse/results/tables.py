@@ -35,7 +35,7 @@ _TIMES = ("evaluate", "round_bytes", "stored_bytes")  # of a row of timing
 
 
 class Table(NamedTuple):
-    """A table of text, with what stands above and below it."""
+    """A table of text, with its heading and notes."""
 
     title: str
     frame: "pd.DataFrame"
@@ -122,7 +122,7 @@ def _marked(cell: CellName, of: Best, text: str) -> str:
 
 
 def _labels(study: Results, cell: CellName = _HEADINGS) -> list[str]:
-    """Returns what names the row of a cell; by default the headings of these columns."""
+    """Returns the cells that name a row; by default the headings of these columns."""
     return list(cell[not study.has_settings : 2])
 
 
@@ -166,7 +166,7 @@ def unfinished_note(study: Results) -> str:
 
 
 def state_notes(study: Results) -> list[str]:
-    """Names what is dead, unfinished or damaged."""
+    """Names dead, unfinished and damaged runs."""
     damaged = (note for run in study.runs for note in run.notes)
     return [note for note in (*dead_notes(study), unfinished_note(study), *damaged) if note]
 
@@ -208,7 +208,7 @@ def _differences(study: Results, cells: list[CellName], base: str, metric: Metri
 
 
 def pivot_metrics(study: Results, columns: Sequence[Metric] = ()) -> list[Metric]:
-    """Returns the metrics of which there are arms by settings: by default all, first the paper's, or the headline.
+    """Returns the metrics of tables of arms by settings: by default all, first the paper's, or the headline.
 
     A study with a paper and without settings has only this one; a study with neither has none.
     """
@@ -343,7 +343,7 @@ def _shown_reached(reached: Reached) -> tuple[str, str]:
 def timing_table(study: Results) -> Table | None:
     """Returns a row for each arm, medians over its rounds; None if none was timed.
 
-    Seconds per round are those of training, compilation excluded. A run's first rows after its starts, when devices are
+    Seconds per round are training without compilation. A run's first rows after its starts, when devices are
     not warm, are left out as soon as there are others. Per client: divided by the clients that trained in those rounds,
     whether one after the other or at once.
     """
@@ -397,7 +397,7 @@ def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) 
     """Returns mean, standard deviation and number of seeds of every metric in separate columns, a row for each cell.
 
     Differences have the base arm, the interval and p, too. The paper's numbers follow, with how they compare with ours.
-    The last columns tell in words which model the numbers are of, and which runs are left out.
+    The last columns name the model that is scored, and the runs that are left out.
     """
     import pandas as pd
 

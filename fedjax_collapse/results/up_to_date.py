@@ -26,7 +26,7 @@ class MadeFrom(NamedTuple):
     stamps: Stamps
 
     def is_unchanged(self, study: Path, run: Path) -> bool:
-        """Returns whether the files of a run are those of which the report was made."""
+        """Returns whether the files of a run are unchanged since the report was written."""
         inside = f"{run.relative_to(study).as_posix()}/"
         of_run = {path: stamp for path, stamp in self.stamps.items() if path.startswith(inside)}
         return bool(of_run) and of_run == {f"{inside}{path}": stamp for path, stamp in stamps(run).items()}
@@ -54,7 +54,7 @@ def code() -> str:
 
 
 def read_made_from(study: Path) -> MadeFrom:
-    """Returns what is recorded in the study's folder; nothing if there is no record, or none that can be read."""
+    """Returns the record in the study's folder; empty if it is missing or unreadable."""
     try:
         record: Any = json.loads(files.read(study / NUMBERS / MADE_FROM))
         return MadeFrom(str(record["code"]), dict(record["stamps"]))

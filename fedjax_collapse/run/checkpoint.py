@@ -105,7 +105,7 @@ class Checkpoints:
             round: the number of rounds done.
             state: the state.
             notes: JSON that is stored with it.
-            before: called first, in the writer's thread, to write what the checkpoint relies on.
+            before: called first, in the writer's thread, to write the files that the checkpoint depends on.
             must_wait: whether to write the state itself, without a copy, before returning.
         """
         self.wait()

@@ -45,7 +45,7 @@ class Diverged(UserError):
 
 
 class Suspicion(NamedTuple):
-    """The first place of a non-finite value, as far as the rounds' records tell."""
+    """The first place of a non-finite value in the rounds' records."""
 
     round: int  # from 1
     clients: tuple[int, ...]  # whose loss is not finite; the whole cohort if only that of the server's model is not
@@ -63,7 +63,7 @@ class Divergence(NamedTuple):
 
 
 def find_nonfinite(record: RoundRecord, done: int, loss: float, score: str) -> Suspicion | None:
-    """Returns what is not finite in the last rounds before ``done``; None if everything is finite.
+    """Returns the first non-finite value of the last rounds before ``done``; None if all are finite.
 
     Args:
         record: of these rounds.

@@ -105,7 +105,7 @@ def _evaluate(model, variables, examples, batch_size):
 
 
 def _evaluate_in_blocks(model, variables, examples, batch_size):
-    """Evaluates blocks of whole batches, padded to one size so that they share one compiled program."""
+    """Evaluates blocks of whole batches, padded to one size to use one compiled program."""
     count = len(examples.labels)
     batches = -(-count // batch_size)
     size = min(_BATCHES_SENT, batches) * batch_size
@@ -123,7 +123,7 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
 
 
 def _evaluate_tokens(model, variables, examples, batch_size):
-    """Evaluates batch by batch, of which sums by sequence and the moments of the tokens' features remain."""
+    """Evaluates batch by batch; stores sums by sequence and the moments of the tokens' features."""
     count, outcomes, moments = len(examples.labels), [], None
     for first in range(0, count, batch_size):
         rows = np.arange(first, first + batch_size)

@@ -162,7 +162,7 @@ class History:
                 merge_segments(self.folder, kind, self.arrays(kind))
 
     def written(self) -> dict[str, Any]:
-        """Returns what a checkpoint notes, to check later that the folder still contains this history."""
+        """Returns the hashes and counts with which a checkpoint verifies that the folder contains this history."""
         arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
         of_arrays = {f"{kind}.npz": self._shas[kind].hexdigest() for kind, blocks in self._blocks.items() if blocks}
         of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
@@ -178,7 +178,7 @@ class History:
         Args:
             folder: the run's folder.
             round: the last round to read.
-            written: the notes of the checkpoint of this round, compared with what is read.
+            written: the notes of the checkpoint of this round, compared with the files.
             measure_every: rounds between measurements, rounded up to evaluations.
 
         Raises:

@@ -16,7 +16,7 @@ _CLIENTS = "clients"  # [models] identities, beside an array [models, ...] for e
 
 
 def save_local_models(folder: Path, round: int, models: Mapping[int, Variables], kept: str) -> None:
-    """Writes the models of these clients after a round; with ``kept`` "last" in place of those of earlier rounds."""
+    """Writes the models of these clients after a round; if ``kept`` is "last", removes the models of earlier rounds."""
     place = Path(folder) / FOLDER
     place.mkdir(exist_ok=True)
     arrays = [jax.device_get(masks.by_path(variables._asdict())) for variables in models.values()]
@@ -43,7 +43,7 @@ class LocalModels(Mapping[int, Mapping[int, Variables]]):
         """Returns the models after this round by client; a client that was not in its cohort has none.
 
         Raises:
-            UserError: the run has not kept them, or their file is damaged.
+            UserError: the run has not saved them, or their file is damaged.
         """
         rounds = list(self)
         if round not in rounds:

@@ -106,7 +106,7 @@ class MeasuredModel:
 
     @functools.cached_property
     def dead_features(self) -> float:
-        """The share of features that are the same for all examples, from 0 to 1; NaN unless all are finite."""
+        """The fraction of features that are the same for all examples, from 0 to 1; NaN unless all are finite."""
         if self.evaluation.moments is not None:
             return self.moments.dead_features
         return dead_features(self.features)
@@ -145,7 +145,7 @@ class MeasurementView:
 
     @property
     def private(self) -> Variables:
-        """The mask (``core/masks.py``) of what never leaves a client."""
+        """The mask (``core/masks.py``) of the params that never leave a client."""
         return self.model.mask(self.algorithm.private_part)
 
     @property
@@ -262,7 +262,7 @@ def observe(
     """Returns the row and arrays of the last of the record's rounds.
 
     Args:
-        view: what measurements see.
+        view: the argument of the measurements.
         record: of the rounds since the last evaluation.
         sizes: [clients] number of examples that each client trains on.
         headline: the score that tables show, a key of ``HEADLINES``.

@@ -33,7 +33,7 @@ class Finetuning(NamedTuple):
     """Training that every client does before it is tested, from the model that it received, and that is then discarded.
 
     Batch size, optimizer, weight decay, clipping, augmentation and any ``task_loss`` are those of local training. Last
-    partial batches are not left out, whatever its ``drop_last``; its ``freeze`` and methods' terms do not apply.
+    partial batches are never left out (``drop_last``); its ``freeze`` and methods' terms do not apply.
 
     Args:
         epochs: passes over the client's own training rows.
@@ -111,8 +111,8 @@ def by_stage(
 ) -> dict[str, ClientScores]:
     """Returns the scores of all clients on their own test rows, by stage, and on any validation rows.
 
-    If the server has a model beside the clients' own ones, it is scored in each stage as well, ``global_<stage>``, but
-    for ``trained`` where a method makes the model from which clients train: then they have not trained the server's.
+    If the server also has a model, it is scored in each stage as well, ``global_<stage>``, except for ``trained`` if a
+    method computes the model from which clients train: then they have not trained the server's.
 
     Args:
         algorithm: with which they are trained.

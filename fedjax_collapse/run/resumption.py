@@ -1,4 +1,4 @@
-"""The folders of runs: where a run starts, at its last whole checkpoint or anew, and what it saves."""
+"""The folders of runs: the start of a run, at its last whole checkpoint or from round 0, and its files."""
 
 import contextlib
 import errno
@@ -49,7 +49,7 @@ def stored_name(run: Run) -> str:
 
 
 class Folders:
-    """The folders of batched runs, which may also have none: then they start anew, and nothing is saved.
+    """The folders of batched runs; without a folder, a run starts from round 0 and saves nothing.
 
     Only the first of several processes reads and writes them. All call the same methods, and get what it has read.
 

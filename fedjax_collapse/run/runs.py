@@ -44,7 +44,7 @@ OF_SCHEDULE = (*_OBSERVED, "participation", "on_nan", "key", "variables", NAME) 
 
 
 class Run(NamedTuple):
-    """One of several batched runs: what differs between them."""
+    """One of several batched runs: its seed, partition, numbers and folder."""
 
     federation: Federation
     algorithm: FedAvg
@@ -89,7 +89,7 @@ class Schedule(NamedTuple):
         return self._replace(on_nan=usual) if self.on_nan is None else self
 
     def keeps_local(self, row: Row) -> bool:
-        """Returns whether the local models are kept at the evaluation with this row of metrics."""
+        """Returns whether the local models are saved at the evaluation with this row of metrics."""
         return self.save_local == "all" or (self.save_local == "last" and self.is_over([row]))
 
     def is_reached(self, rows: Sequence[Row]) -> bool:
@@ -148,13 +148,13 @@ class Callbacks(NamedTuple):
 
 
 def structure(run: Run) -> Hashable:
-    """Returns what batched runs have in common: everything but seeds, partitions and numeric hyper-parameters."""
+    """Returns everything that batched runs have in common: all but seeds, partitions and numeric hyper-parameters."""
     algorithm = jax.tree.structure(run.algorithm.enabled())
     return algorithm, id(run.federation.train.inputs), run.federation.ownership.rows.shape
 
 
 def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.RoundSpec:  # noqa: B008
-    """Checks a run and returns what its rounds are compiled for.
+    """Checks a run and returns the spec of its rounds.
 
     Raises:
         UserError: names a value that is invalid, alone or in combination with the others.
@@ -222,7 +222,7 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
 
 
 def _check_on_disk(federation, algorithm, rule):
-    """Raises UserError for what needs arrays over all clients, of a federation that is read from a store."""
+    """Raises UserError if a federation in a store is combined with anything that needs arrays over all clients."""
     where = "a federation on disk"
     if rule.clock is not None:
         raise UserError(f"clock: virtual time is of all clients, which {where} does not support; choose storage=host")

@@ -19,7 +19,7 @@ class Stopwatch:
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def lap(self, name: str) -> None:
-        """Ends a lap and adds its seconds to those of the same name."""
+        """Ends a lap and adds its seconds to the total of this name."""
         now, compiling = time.perf_counter(), sum(end - start for start, end in self._compiling)
         self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - compiling, 0.0)
         self.seconds["compile"] += compiling

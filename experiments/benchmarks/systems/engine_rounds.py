@@ -61,7 +61,7 @@ timed = partial(run, is_timed=True)
 
 
 def compile_rounds(workload: Workload, task: Task, setting: Setting) -> None:
-    """Compiles what ``run`` runs, without running it."""
+    """Compiles the program of ``run`` without running it."""
     prepared, *_ = _prepared(workload, task, setting)
     engine.compile_rounds(prepared[1], *_arguments(*prepared), 1)
 

@@ -1,6 +1,6 @@
 """The system ``flower``: Flower's simulation, with an actor of Ray for each core.
 
-Clients keep no state, so there are as many nodes as a cohort has clients; each gets the identity of its client.
+Clients have no state, so there are as many nodes as a cohort has clients; each gets the identity of its client.
 An actor keeps the data and one network, as the fastest client that we can write would. The peak memory that is
 reported is the server's, without the actors'.
 """

@@ -1,4 +1,4 @@
-"""What the tables and figures of FedDecorr (Shi et al., ICLR 2023; TPAMI 2023) share.
+"""The common parts of the tables and figures of FedDecorr (Shi et al., ICLR 2023; TPAMI 2023) share.
 
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
@@ -17,7 +17,7 @@ DECORR = dict(strength=0.1, variant="official")
 
 
 def arms(*names: str) -> dict:
-    """These of the methods, each by its name and with ``_decorr`` behind it; or all ten of table 1."""
+    """Returns the arms of these names, by default all ten of table 1; ``_decorr``: with FedDecorr."""
     prox = dict(fedprox=dict(strength=1e-3))  # paper; the true term, which the released code makes zero
     # paper; the released code ignores its temperature, and in a client's first round contrasts with a random network
     moon = dict(moon=dict(strength=1.0, temperature=1.0))

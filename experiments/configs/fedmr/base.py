@@ -56,7 +56,7 @@ def partition(classes: int | None) -> dict:
 
 
 def split(clients: int, classes: int | None) -> dict:
-    """A setting, ten clients of which take part in a round."""
+    """A setting in which ten clients take part in each round."""
     share = min(1.0, 10 / clients)  # paper
     return dict(clients=clients, participation=share, partition=partition(classes))
 

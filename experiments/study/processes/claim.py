@@ -65,7 +65,7 @@ def check_free(workdir: Path, content: Mapping[str, Any]) -> None:
 
 
 def _without_additions(here, there):
-    """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, rounds, and what tables show."""
+    """Removes added runs, rounds and table options from ``here``, so that it can be compared with ``there``."""
     common = {name: value for name, value in here.items() if name not in _OF_TABLES}
     common |= {name: there[name] for name in _OF_TABLES if name in there}
     for name in ("arms", "settings"):

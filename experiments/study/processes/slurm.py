@@ -20,7 +20,7 @@ _OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_
 
 
 class Job:
-    """A worker. When its time is over, submitit submits what ``checkpoint`` returns: the same job."""
+    """A worker. When its time is over, submitit submits the job that ``checkpoint`` returns: the same."""
 
     def __call__(self, arguments: list[str]) -> None:
         configure_devices()

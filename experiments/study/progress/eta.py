@@ -23,7 +23,7 @@ class Pace:
         self._compiling: dict[RunName, float] = {}  # seconds of each run, in the order of the runs
 
     def add(self, cell: str, seconds: float, rounds: int, first: bool) -> None:
-        """Adds an update of ``rounds`` rounds; ``first`` tells whether it is the first of its run."""
+        """Adds an update of ``rounds`` rounds; ``first`` is whether it is the first of its run."""
         if math.isfinite(seconds) and rounds > 0:
             old_seconds, old_rounds = self._timed[first].get(cell, (0.0, 0))
             self._timed[first][cell] = old_seconds + seconds, old_rounds + rounds

@@ -49,7 +49,7 @@ class Figure(NamedTuple):
 
 
 def write_report(study: Results | Path | str, columns: Sequence[Metric] = (), absolute: bool = False) -> Path:
-    """Writes ``report.html`` from results or from what is saved in their folder, and returns its path.
+    """Writes ``report.html`` from results or from their saved folder, and returns its path.
 
     The numbers of the figures are written to ``report/<figure>.csv``, or ``report/<setting>/<figure>.csv``. Each file
     is replaced in one step, unless it has the same content.

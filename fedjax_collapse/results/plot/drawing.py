@@ -129,7 +129,7 @@ def draws(
 
 
 def stacked(parts: "Iterable[Mapping[str, Any] | pd.DataFrame]") -> "pd.DataFrame":
-    """Returns one frame of these, each of which is a frame or has its columns by name; empty if there are none."""
+    """Concatenates frames, or mappings of columns by name; empty if there are none."""
     import pandas as pd
 
     frames = [pd.DataFrame(part) for part in parts]
@@ -169,10 +169,10 @@ def panels_of(
     """Returns a figure as wide as the page, and its panels with whole numbers across: one for each title.
 
     Args:
-        titles: what stands above the panels.
+        titles: the titles of the panels.
         across: the label of the horizontal axes.
         up: the label of the vertical ones.
-        columns: panels beside each other; by default up to three, in lines that are filled evenly.
+        columns: panels in a row; by default up to three, in evenly filled rows.
         height: of a line, in inches.
         options: arguments of ``Figure.subplots``.
     """
@@ -257,7 +257,7 @@ def label(text: str, length: int = 36) -> str:
 def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], above: bool = True) -> None:
     """Adds the legend above or below the axes, in as many columns as fit; the figure grows with its rows.
 
-    A handle is what matplotlib has drawn, or the style of a line.
+    A handle is an artist of matplotlib, or the style of a line.
     """
     import matplotlib
     from matplotlib.lines import Line2D
@@ -302,7 +302,7 @@ def cell_edges(centres: np.ndarray) -> np.ndarray:
 
 
 def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
-    """Draws ``values[row, column]`` with row 0 on top and undefined cells in grey; returns what a colour bar needs."""
+    """Draws ``values[row, column]`` with row 0 on top and undefined cells in grey; returns the mesh."""
     axes.grid(False)
     axes.set_facecolor(ABSENT)
     axes.spines[:].set_visible(False)
@@ -318,8 +318,8 @@ def heat_maps(
 
     Args:
         parts: titles with frames whose columns are rounds.
-        up: what rows are.
-        values: what the values are, for the colour bar.
+        up: the label of the rows.
+        values: the label of the colour bar.
         logarithmic: whether the colour scale is, on which only positive values are defined.
         columns: as for ``panels_of``.
     """

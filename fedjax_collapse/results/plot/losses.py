@@ -21,7 +21,7 @@ _TASK = "task_loss"
 def _client_losses(study: Results) -> "pd.DataFrame":
     """Returns the training loss of the first seed of each arm, a column for each client; NaN outside the cohort.
 
-    Without runs of a federation on disk, of which only the cohorts are recorded.
+    Without runs of a federation on disk, which record only cohorts.
     """
     parts = []
     for run in (study.of_arm(arm)[0] for arm in study.arms):

@@ -60,7 +60,7 @@ def local_name(study: Results, metric: str) -> str:
 def draw_curves(axes: "Axes", colours: Mapping[str, str], selection: "pd.DataFrame", bands: bool = True) -> None:
     """Draws the metrics of every arm in their units, with ``bands`` of up to four arms.
 
-    Those of local models are dashed beside those of the server's. ``colours`` are those of all arms.
+    Metrics of local models are dashed. ``colours`` has the colour of each arm.
     """
     is_of_local = {name: metric_of(name).of == "local" for name in selection["metric"].unique()}
     bands = bands and selection["arm"].nunique() <= _MOST_BANDS
@@ -91,7 +91,7 @@ def over_rounds(of_each: bool = False, finish: Callable[..., None] = lambda stud
     """Makes a figure of a function that returns the names of metrics: a panel for each setting if there are several.
 
     Args:
-        of_each: whether each metric has a panel, with those of local models in that of the server's.
+        of_each: whether each metric has a panel, which it shares with the local models' metric.
         finish: adds to the figure, given the results and the figure.
     """
 
@@ -209,12 +209,12 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
         rows = study.frame.reindex(columns=["arm", "seed", "round", metric.name])
         for (arm, _), run in by_arm(rows, ["arm", "seed"]).items():
             axes.plot(run["round"], metric.factor * run[metric.name], color=colours[arm], **_SEED)
-        draw_curves(axes, colours, selection[selection["metric"] == metric.name], bands=False)
+        part = selection[selection["metric"] == metric.name]
+        draw_curves(axes, colours, part, bands=False)
         axes.set_title(metric.axis.replace(" (", "\n("))
-    is_rank = selection["metric"] == metrics.EFFECTIVE_RANK.name
-    arms = {*selection["arm"][is_rank], *_draw_variance(spectrum, study, colours)}
+    arms = {*part["arm"], *_draw_variance(spectrum, study, colours)}  # with effective ranks or spectra
     if title := verdict(study):
-        sentences = re.split(r"(?<=\.) ", drawing.label(title, 6 * _TITLE))
+        sentences = re.split(r"(?<=\.) ", drawing.label(title, 9 * _TITLE))
         wrapped = "\n".join(textwrap.fill(sentence, _TITLE) for sentence in sentences)
         figure.suptitle(wrapped, x=0.01, ha="left", fontsize="medium", fontweight="bold")
     drawing.arm_legend(figure, colours, arms, above=False)
@@ -222,20 +222,19 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
 
 
 def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> list[str]:
-    """Draws shares of the variance by principal dimension of the server's features at the end; returns the arms."""
+    """Draws fractions of the variance by principal dimension of the server's last features; returns the arms."""
     arms = []
     for arm, features in study.num_features.items():
         ends = [run.spectra["server"][-1] for run in study.with_spectra if run.arm == arm]
         percents = 100 * shares(np.reshape(ends, (-1, features)))
-        percents = percents[np.all(np.isfinite(percents), axis=1)]
-        percents = percents[:, np.any(percents > _SMALLEST, axis=0)]
+        percents = percents[np.isfinite(percents).all(axis=1)]
+        percents = percents[:, (percents > _SMALLEST).any(axis=0)]
         if len(percents):
-            index = range(1, 1 + percents.shape[1])
+            index = 1 + np.arange(len(percents.T))
             axes.plot(index, percents.T, color=colours[arm], **_SEED)
             axes.plot(index, percents.mean(axis=0), **arm_line(colours, arm, len(index)))
             arms.append(arm)
-    title = "variance of features\nat the end (%)"
-    axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="principal dimension", title=title)
+    axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="dimension", title="final variance\nof features (%)")
     axes.yaxis.set_major_formatter("{x:g}")
     whole_numbers(axes.xaxis, 4)
     return arms

@@ -1,4 +1,4 @@
-"""Differential privacy of clients: what a run spends, and what would break its guarantee."""
+"""Differential privacy of clients: the epsilon of a run, and checks of its guarantee."""
 
 from fedjax_collapse.run.privacy.accounting import Mechanism as Mechanism
 from fedjax_collapse.run.privacy.accounting import epsilon as epsilon

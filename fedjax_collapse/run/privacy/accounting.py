@@ -1,11 +1,11 @@
 """The privacy that rounds with Gaussian noise spend, and the noise that a budget needs, by ``dp-accounting``.
 
-Three traps of the accounting are handled here, each tested against numbers of its own:
+Three traps of the accounting are handled here, each with a test:
 
 * Sampling without replacement is accounted for between federations in which one client is replaced, where the sum of
   the clipped uploads changes by up to two clips. The RDP accountant of ``dp-accounting`` does not double the
   sensitivity, its PLD accountant does; so the former gets half of the noise multiplier.
-* Cohorts with a limited number of places are another mechanism than Poisson sampling, and have a PLD of their own.
+* Cohorts with a limited number of places are not Poisson sampling, and have another PLD.
 * Where as many groups of clients as ``bands`` take part in turn, over which noise may be correlated, a client is drawn
   from its group, with ``bands`` times the probability, in every ``bands``-th round.
 """
@@ -175,7 +175,7 @@ def _accountant(mechanism, accountant):
 
 
 def _event(mechanism, accountant, noise_multiplier):
-    """Returns what ``dp-accounting`` calls the event of all rounds."""
+    """Returns the ``DpEvent`` of all rounds (``dp-accounting``)."""
     dp, q = _library(), mechanism.probability
     if accountant == "rdp" and mechanism.neighbours == "replace":
         noise_multiplier /= 2  # the sum changes by two clips, which this accountant does not know

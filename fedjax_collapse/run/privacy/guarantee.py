@@ -1,4 +1,4 @@
-"""The guarantee of a run whose method perturbs the mean upload: what would break it, its epsilon, what it leaves out.
+"""The guarantee of a run whose method perturbs the mean upload: its checks, its epsilon, and its limits.
 
 Rejected is what lets one client change more than its own clipped upload, or reach the server by another way: weights
 by size, reports of other methods, a second pass of the cohort, draws that depend on sizes or on what clients return,
@@ -194,7 +194,7 @@ def _check_rule(what, rule):
 
 
 def mechanism(privacy: Privacy, algorithm: FedAvg, rule: Participation, rounds: int, num_clients: int) -> Mechanism:
-    """Returns what is accounted for.
+    """Returns the mechanism that is accounted for.
 
     Raises:
         UserError: a value is invalid, or no method perturbs the mean upload.
@@ -235,7 +235,7 @@ def noise_needed(
 def statement(
     privacy: Privacy | None, algorithm: FedAvg, rule: Participation, rounds: int, num_clients: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns the epsilon of ``rounds`` rounds by the name of its metric, and what a run's folder says of its privacy.
+    """Returns the epsilon of ``rounds`` rounds by the name of its metric, and the content of ``privacy.json``.
 
     Both are empty for a run in which no method perturbs the mean upload, the former also without ``privacy``.
     """
