@@ -111,7 +111,7 @@ def _help(topic):
 def _check_processes(options, study):
     """Raises UserError for options that exclude each other."""
     if study.config["engine"]["runs"] == "together":
-        raise UserError("--workers and --slurm train runs apart: choose engine.runs=separate")
+        raise UserError("--workers and --slurm train runs separately: choose engine.runs=separate")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
     if options.estimate:

@@ -34,7 +34,7 @@ def check_more_rounds(study: StudySpec) -> None:
         done = {run.last_round for run in _runs_of(study, cell)}
         if before < now and any(done) and (reason := _obstacle(cell.values, before, is_over=before in done)):
             raise UserError(
-                f"{cell}: {reason}, so the run in {study.folder} cannot go on to {now} rounds; choose another "
+                f"{cell}: {reason}, so the run in {study.folder} cannot continue to {now} rounds; choose another "
                 f"--workdir, where it starts again, or rounds={before}"
             )
 

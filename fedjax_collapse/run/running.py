@@ -291,7 +291,7 @@ def _result(loop, i, state):
 def _personal(federation, model, algorithm, state, client):
     """Returns the model that a client uses after the last round."""
     if federation.store is not None:
-        raise UserError("personal models: not of a federation on disk; choose storage=host")
+        raise UserError("personal models of a federation on disk are not supported; choose storage=host")
     clients = server.scored_clients(algorithm, state.clients)
     arguments = algorithm, state.server, clients, federation.train, federation.ownership, state.key, state.round
     return personal_model(model, *engine.on_one_device(arguments), client)

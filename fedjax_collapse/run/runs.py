@@ -77,7 +77,7 @@ class Schedule(NamedTuple):
         check_fields(self)
         if self.save_local and self.watch == "one":
             raise UserError(
-                f"save_local {self.save_local!r} keeps the models of watched clients: set watch to 'all' or identities"
+                f"save_local {self.save_local!r} saves the models of watched clients: set watch to 'all' or identities"
             )
 
     def resolved(self, algorithm: FedAvg) -> "Schedule":
@@ -225,16 +225,14 @@ def _check_on_disk(federation, algorithm, rule):
     """Raises UserError if a federation in a store is combined with anything that needs arrays over all clients."""
     where = "a federation on disk"
     if rule.clock is not None:
-        raise UserError(f"clock: virtual time is of all clients, which {where} does not support; choose storage=host")
+        raise UserError(f"clock: virtual time needs all clients, which {where} does not support; choose storage=host")
     if algorithm.is_personal or federation.tests is not None:
         raise UserError(
             f"{where}: personal models and own tests of all clients are not evaluated from a store; choose storage=host"
         )
     if algorithm.having("dispatch"):
         name = next(iter(algorithm.having("dispatch")))
-        raise UserError(
-            f"{where}: {name} sends from the states of all clients, which are not read; choose storage=host"
-        )
+        raise UserError(f"{where}: {name} reads the states of all clients, which are on disk; choose storage=host")
     num_clients = federation.num_clients
     if type(rule.sampler) is engine.Uniform and rule.cohort_size(num_clients) < num_clients:
         raise UserError(

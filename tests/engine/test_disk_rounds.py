@@ -137,7 +137,7 @@ def test_the_draw_is_the_same_inside_a_program():
     ("message", "options"),
     [
         (r"expected engine\.HostUniform", dict(participation=Participation(0.4))),
-        ("virtual time is of all clients", dict(participation=Participation(clock=engine.Clock(1.0)))),
+        ("virtual time needs all clients", dict(participation=Participation(clock=engine.Clock(1.0)))),
         ("personal models and own tests of all clients", dict(algorithm=FedAvg(TRAINING, private="head"))),
         ("choose 'disk' or 'auto'", dict(storage="host")),
     ],

@@ -227,8 +227,8 @@ def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> 
     for arm, features in study.num_features.items():
         ends = [run.spectra["server"][-1] for run in study.with_spectra if run.arm == arm]
         percents = 100 * shares(np.reshape(ends, (-1, features)))
-        percents = percents[np.isfinite(percents).all(axis=1)]
-        percents = percents[:, (percents > _SMALLEST).any(axis=0)]
+        percents = percents[np.isfinite(percents).all(1)]
+        percents = percents[:, (percents > _SMALLEST).any(0)]
         if len(percents):
             index = 1 + np.arange(len(percents.T))
             axes.plot(index, percents.T, color=colours[arm], **_SEED)

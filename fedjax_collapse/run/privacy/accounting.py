@@ -92,7 +92,7 @@ def epsilon(mechanism: Mechanism, noise_multiplier: float, delta: float, account
         accountant: ``pld``, privacy loss distributions (Poisson sampling, or none), or ``rdp``, Renyi divergences.
 
     Raises:
-        UserError: a value is invalid, the accountant does not know the mechanism, or ``dp-accounting`` is missing.
+        UserError: a value is invalid, the accountant does not support the mechanism, or ``dp-accounting`` is missing.
     """
     check(mechanism, delta, accountant)
     check_value("privacy: noise_multiplier", noise_multiplier, NonNegative)
@@ -110,7 +110,7 @@ def noise_multiplier(mechanism: Mechanism, epsilon: float, delta: float, account
 
 
 def check(mechanism: Mechanism, delta: float, accountant: str) -> None:
-    """Raises UserError if a value is invalid or the accountant does not know the mechanism; computes nothing."""
+    """Raises UserError if a value is invalid or the accountant does not support the mechanism; computes nothing."""
     mechanism.check()
     check_value("privacy: delta", delta, Annotated[float, Fraction.__metadata__[0]])
     if not 0 < delta < 1:
@@ -118,11 +118,11 @@ def check(mechanism: Mechanism, delta: float, accountant: str) -> None:
     check_value("privacy: accountant", accountant, Annotated[str, ACCOUNTANTS])
     sampling = mechanism.sampling
     if accountant == "pld" and sampling == "without_replacement":
-        raise UserError("privacy: accountant pld: it does not know sampling without replacement, expected rdp")
+        raise UserError("privacy: accountant pld: it does not support sampling without replacement, expected rdp")
     if accountant == "rdp" and sampling == "poisson" and mechanism.places is not None:
-        raise UserError("privacy: accountant rdp: it does not know cohorts with a limit of places, expected pld")
+        raise UserError("privacy: accountant rdp: it does not support cohorts with a limit of places, expected pld")
     if accountant == "rdp" and sampling == "poisson" and mechanism.neighbours == "replace":
-        raise UserError("privacy: accountant rdp: it does not know Poisson sampling with neighbours='replace'")
+        raise UserError("privacy: accountant rdp: it does not support Poisson sampling with neighbours='replace'")
     _library()
 
 

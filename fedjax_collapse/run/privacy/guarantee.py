@@ -114,7 +114,7 @@ def check(
                 "expected server.weighting 'expected', which is the method's default"
             )
         if (last := list(algorithm.having("upload"))[-1:]) not in ([], [name]):
-            raise UserError(f"methods {name} and {last[0]}: {last[0]} changes uploads once clipped; put {name} last")
+            raise UserError(f"methods {name} and {last[0]}: {last[0]} changes uploads after the clip; put {name} last")
         for hook, action in _SECOND.items():
             for other in algorithm.having(hook):
                 raise UserError(f"methods {name} and {other}: {other} {action}, which the noise does not cover")

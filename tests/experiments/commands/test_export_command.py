@@ -147,7 +147,7 @@ def test_the_network_in_pytorch_has_the_same_outputs(tmp_path, float64):
 
 def test_one_watched_client_is_not_enough(tmp_path, capsys):
     assert start(write_config(tmp_path, "config.save_local = 'last'"), f"--workdir={tmp_path / 'study'}") == 2
-    assert "save_local 'last' keeps the models of watched clients: set watch to 'all'" in capsys.readouterr().err
+    assert "save_local 'last' saves the models of watched clients: set watch to 'all'" in capsys.readouterr().err
 
 
 def test_a_network_without_a_twin_is_named(run):
