@@ -80,7 +80,7 @@ def draw(
     """Draws a round's cohort: its clients, stacked, in the layout's order and padded.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         algorithm: the algorithm.
         assignment: ownership and participation.
         key: of the run's rounds.
@@ -210,7 +210,7 @@ def train(
     """Trains the cohort and returns the sum of its weighted uploads and its results.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         algorithm: the algorithm.
         received: the variables and state that all clients receive.
         clients: the cohort.

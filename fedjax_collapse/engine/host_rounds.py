@@ -50,7 +50,7 @@ def run_rounds(
     """Returns what ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         algorithm: the algorithm.
         state: donated; client states in NumPy arrays are changed in place, unless they are read-only, and so are those
             in files (``StoredStates``).
@@ -255,7 +255,7 @@ class Feeder:
     """Sends cohorts ahead of their rounds, in a thread.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         algorithm: the algorithm.
         assignment: see ``run_rounds``.
         examples: the examples.

@@ -27,7 +27,7 @@ class Program:
     """Advances runs by rounds. Each run is an algorithm, its state and its assignment; all share the same examples.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         runs: the runs; more than one needs a ``run_map`` and storage on the device.
         examples: the examples.
         storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and

@@ -1,6 +1,6 @@
 """The fastest lowering of each convolution of a network on a device, timed once and cached.
 
-The cost analysis of a GPU's programs tells how much data they move, not how fast its libraries are, and CPUs of
+The cost analysis of a GPU's programs gives the data they move, not the speed of its libraries, and CPUs of
 different makers differ as well. So each layer is run by itself, forward and backward, with as many clients at once as
 a round has, in a loop like that of a round's steps.
 """
@@ -86,7 +86,7 @@ def _measure(lowerings, device, *arguments):
     """Returns the seconds of a step by each lowering, timed alternately so that other load affects all alike.
 
     A lowering that does not fit into the device's memory is left out. The first run of a program may load libraries,
-    and the first timed step only tells how many to take: to start a program on a GPU takes longer than many steps.
+    and the first timed step only determines their number: to start a program on a GPU takes longer than many steps.
     """
     free = free_bytes([device])
     with ThreadPoolExecutor(len(lowerings)) as pool:

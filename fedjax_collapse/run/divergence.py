@@ -90,7 +90,7 @@ def locate_nonfinite(
     other.
 
     Args:
-        spec: what the rounds are compiled for.
+        spec: the static description of the rounds.
         run: the run in some earlier round.
         examples: the examples.
         storage: as in ``engine.Program``.
