@@ -3,42 +3,54 @@
 import difflib
 import importlib.util
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from fedjax_collapse.config.base import StudyConfig, get_config
+from fedjax_collapse.config.cells import merged
+from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.config.resolving import check_keys
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.schema.user_code import explain, is_interrupt
+from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
 
 CONFIGS = Path(__file__).resolve().with_name("configs")
 _MODULE = "config_config"  # the name of a config file as a module, whatever that of the file
 _MOST = 3  # names that a message suggests
 _ROOT = CONFIGS.parents[1]  # messages show paths relative to it
+_FROM_BASE = ("--compare", "-compare", "--config.methods", "-config.methods")  # options that need no --config
 
 
 def config_argument(arguments: Sequence[str]) -> str:
     """Returns the value of ``--config``: a file, possibly followed by a colon and an argument; empty without one."""
+    return next(values_of("config", arguments), "")
+
+
+def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Yields every value of an option, which may be the argument after it, and may have one dash."""
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if argument in ("--config", "-config"):
-            return following
-        if argument.startswith(("--config=", "-config=")):
-            return argument.split("=", 1)[1]
-    return ""
+        name, equals, value = argument.partition("=")
+        if name in (f"--{option}", f"-{option}"):
+            yield value if equals else following
 
 
 def with_config_found(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with the path of an existing config file.
 
-    It may be given by its path, or by the name of one of the project's configs.
+    It may be given by its path, or by the name of one of the project's configs. With ``--compare`` or methods it is by
+    default the base config.
 
     Raises:
         UserError: there is no such file.
     """
     given = config_argument(arguments)
     name, colon, argument = given.partition(":")
+    if not given and any(argument.startswith(_FROM_BASE) for argument in arguments):
+        return [f"--config={CONFIGS / 'base.py'}", *arguments]
     if not given:
         raise UserError(f"--config is missing; {_available(name)}")
     found = find_config(f"--config={given}", name)
@@ -64,12 +76,14 @@ def without_config(arguments: Sequence[str]) -> list[str]:
 
 
 def load_config(argument: str) -> ConfigDict:
-    """Returns the config of ``--config=argument``: executes the file, and calls its ``get_config``.
+    """Returns the config of ``--config=argument``: executes the file, and calls its ``get_config``, or reads TOML.
 
     Raises:
-        UserError: its code raises something, or returns something else.
+        UserError: its code raises something, or returns something else, or the values in the TOML file are invalid.
     """
     path, *of_config = argument.split(":", 1)
+    if path.endswith(".toml"):
+        return _load_toml(path, *of_config)
     loader = SourceFileLoader(_MODULE, path)
     sys.modules[_MODULE] = module = importlib.util.module_from_spec(importlib.util.spec_from_loader(_MODULE, loader))
     try:
@@ -82,6 +96,19 @@ def load_config(argument: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")
     return config
+
+
+def _load_toml(path, argument=""):
+    """Returns the base config with the values of the file, whose tables change sections as those of an arm do."""
+    if argument:
+        raise UserError(f"{path}:{argument}: expected nothing after the name of a TOML file")
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:  # also of bytes that are not UTF-8
+        raise UserError(f"{path}: {one_line(error)}") from error
+    config = merged(plain(get_config()), plain(values))
+    check_keys(config)
+    return StudyConfig(config)
 
 
 def find_config(what: str, name: str) -> Path:

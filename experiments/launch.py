@@ -1,5 +1,5 @@
 """Runs a study: python experiments/launch.py --config=experiments/configs/<file>.py[:arg] [--config.key=value]
-[--workdir=DIR] [--distributed=host:port,processes,process]
+[--compare=method,method] [--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 resumes where the first one stopped; ``--resume=must`` starts no new runs, ``--resume=never`` starts all of them again
@@ -8,7 +8,8 @@ and moves the earlier ones to the folder ``replaced``. With more rounds, a study
 report could not be written, 2 invalid input (a one-line message), 75 stopped by a signal after a checkpoint (run the
 same command to resume).
 
-A config file is code: it is executed, with everything that it imports, with the permissions of the user.
+A config file is code: it is executed, with everything that it imports, with the permissions of the user. A TOML file of
+plain values, ``--config=FILE.toml``, is not executed; what it names as ``module:Name`` is.
 """
 
 import contextlib

@@ -11,8 +11,9 @@ from typing import Annotated, Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config_files import config_argument, load_config, with_config_found, without_config
+from experiments.config_files import config_argument, load_config, values_of, with_config_found, without_config
 from experiments.parser import literal
+from fedjax_collapse.config.build import ALIASES
 from fedjax_collapse.config.cells import OF_STUDY
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
@@ -31,7 +32,8 @@ class Options(NamedTuple):
     """The parsed command line; ``resolve`` makes a study from the config and the selected arms, settings and seeds.
 
     Args:
-        config: the file, or the name of a config of the project.
+        config: the file, or the name of a config of the project; not needed with methods or compare.
+        compare: Methods with their published defaults, each an arm, and FedAvg: in place of the config's arms.
         workdir: Folder of the study; default runs/<config>-<hash>.
         arm: Only these arms of the config.
         setting: Only these settings of the config.
@@ -48,6 +50,7 @@ class Options(NamedTuple):
     """
 
     config: Mapping[str, Any]
+    compare: tuple[str, ...] = ()
     workdir: str | None = None
     arm: str | None = None
     setting: str | None = None
@@ -69,15 +72,19 @@ def parse(arguments: list[str]) -> Options:
     Raises:
         UserError: it is invalid.
     """
-    arguments = [_with_braces(_with_two_dashes(argument)) for argument in with_config_found(arguments)]
+    arguments = [_with_braces(_with_methods(_with_two_dashes(argument))) for argument in with_config_found(arguments)]
     find_own_modules(arguments)
     try:
         config = load_config(config_argument(arguments))
+        if compared := ",".join(values_of("compare", arguments)):
+            _compare(config, compared)
         new = _new_options(config, arguments)
         values, rest = _parse_flags(config, [argument for argument in without_config(arguments) if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
         config = plain(values.config)
+        if config.get("arms") == {}:
+            config["arms"] = {"_".join(config.get("methods") or ()) or "fedavg": {}}
     except UserError:
         raise
     except Exception as error:
@@ -166,6 +173,31 @@ def _new_options(config, arguments):
                 if value is None or node is None or (type(node) is int and isinstance(value, float)):
                     new[argument] = path, value
     return new
+
+
+def _compare(config, names):
+    """Replaces the arms, and what the config declares for them, by FedAvg and an arm for each of the methods."""
+    if config.arms:
+        config.sweep, config.paper = {}, {}
+        for setting in config.settings.values():
+            if "arms" in setting:
+                del setting["arms"]
+    arms = {key: ALIASES.get(key, {"methods": {key: options}}) for key, options in _methods(names).items()}
+    config.arms = {"fedavg": {}} | arms
+
+
+def _methods(names):
+    """Returns methods with their published defaults, as in a config; ``my_module:MyClass`` is named ``MyClass``."""
+    names = filter(None, map(str.strip, names.split(",")))
+    return {name.rpartition(":")[2]: {"name": name} if ":" in name else {} for name in names}
+
+
+def _with_methods(argument):
+    """Returns ``--config.methods={"a": {}, "b": {}}`` for ``--config.methods=a,b``."""
+    name, _, text = argument.partition("=")
+    if name != "--config.methods" or text.startswith("dict(") or not isinstance(names := literal(text), str):
+        return argument
+    return f"{name}={_methods(names)}"
 
 
 def _with_two_dashes(argument):

@@ -1,6 +1,7 @@
 """Builds the algorithm, network, schedule and layout of a config."""
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,15 +54,15 @@ _OF_OPTAX = {  # annotations that optax does not have
     **dict.fromkeys(("b1", "b2", "decay"), Decay),
     **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NonNegative),
 }
-_ALIASES = {  # published methods that are values of other keys
-    "fedavg": "methods=dict(), without any",
-    "fedbn": 'server=dict(batch_norm="local")',
-    "fedavgm": 'server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))',
+ALIASES = {  # published methods that are values of other keys
+    "fedavg": {},
+    "fedbn": dict(server=dict(batch_norm="local")),
+    "fedavgm": dict(server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))),
     **{
-        f"fed{name}": f'server=dict(optimizer=dict(name="damped_{name}", learning_rate=0.1))'
+        f"fed{name}": dict(server=dict(optimizer=dict(name=f"damped_{name}", learning_rate=0.1)))
         for name in ("adagrad", "adam", "yogi")
     },
-    "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
+    "freeze": dict(training=dict(freeze="head")),
 }
 
 
@@ -114,11 +115,18 @@ def _method(path, key, options):
     """Returns the method with that file's name, or with its ``name`` option."""
     check_value(path, options, dict)
     name = options.get("name", key)
-    if alias := _ALIASES.get(name) if isinstance(name, str) else None:
-        raise UserError(f"{path}: {name} is federated averaging with {alias}")
+    if isinstance(name, str) and name in ALIASES:
+        values = _in_python(ALIASES[name]) or "methods=dict(), without any"
+        raise UserError(f"{path}: {name} is federated averaging with {values}")
     is_new = isinstance(name, str) and name not in METHODS  # perhaps a file that is new since the import
     known = discovery.classes(methods, Method) if is_new else METHODS
     return from_values(path, found("method", name, known, Method), without(options, "name"))
+
+
+def _in_python(values):
+    """Returns the keywords of ``dict(...)`` with these values, numbers and text, as a config file has them."""
+    texts = (f"dict({_in_python(of)})" if isinstance(of, dict) else json.dumps(of) for of in values.values())
+    return ", ".join(f"{key}={text}" for key, text in zip(values, texts, strict=True))
 
 
 def _training(config):
