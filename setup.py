@@ -19,6 +19,7 @@ else:
         package_dir={f"{HOME}.experiments": "experiments"},
         package_data={
             "fedjax_collapse": ["py.typed"],
+            f"{HOME}.experiments.commands": ["template/*"],
             "fedjax_collapse.results.page": ["*.css", "*.jinja", "*.js"],
         },
     )

@@ -17,6 +17,7 @@ from fedjax_collapse.core.records import UserError
 
 PROGRAMS = {  # program: (module in ``experiments``, description)
     "launch": ("launch", "runs a study"),
+    "new": ("commands.new_project", "writes a small project: a config, a method and its test, a network, a notebook"),
     "list": ("commands.list_names", "lists methods, networks, data, partitions, measurements, augmentations, configs"),
     "partition": ("commands.show_partition", "shows how a config's data are divided among its clients"),
     "report": ("commands.report", "writes the report of a study again, from its saved arrays"),
