@@ -38,9 +38,11 @@ def test_compared_methods_are_arms_with_their_published_defaults():
 )
 def test_they_replace_the_arms_of_a_config(compared):
     """Also what its settings change in them, its sweep, and a paper's numbers by arm."""
-    for name in ("quickstart", "feddecorr/table1", "feddecorr/tuning"):
+    for name in ("quickstart", "feddecorr/table1:full", "feddecorr/tuning"):
         given = parse([f"--config={name}", *compared]).config
-        assert {cell.arm for cell in resolve(given, Path()).cells} == {"fedavg", "fedprox", "moon"}
+        cells = resolve(given, Path()).cells
+        assert {cell.arm for cell in cells} == {"fedavg", "fedprox", "moon"}
+        assert not any("arms" in setting for setting in given["settings"].values())
     own = "--config.arms.moon.methods.moon.strength=2.0", "--config.methods=top_k"
     made = algorithms("--config=quickstart", *compared, *own)
     assert made["moon"].methods == {"top_k": METHODS["top_k"](), "moon": METHODS["moon"](strength=2.0)}
@@ -48,7 +50,7 @@ def test_they_replace_the_arms_of_a_config(compared):
 
 def test_an_override_changes_no_alias():
     before = str(build.ALIASES)
-    parse(["--compare=fedbn", "--config.arms.fedbn.server.batch_norm=average"])
+    parse(["-compare=fedbn", "--config.arms.fedbn.server.batch_norm=average"])
     assert str(build.ALIASES) == before
 
 
@@ -124,6 +126,7 @@ def test_a_sweep_without_arms_stays_with_compared_methods(toml):
         ("rounds = 'many'", "config.rounds 'many': expected int, got str"),
         ("round = 3", "unknown config key 'round': did you mean 'rounds'?"),
         ("seeds = 3", "config.seeds 3: expected tuple, got int"),
+        ("methods = 3", "config.methods 3: expected dict, got int"),
         ("training = 3", "config.training 3: expected dict, got int"),
         ("title = 2020-01-01", "config.title: got a date, expected numbers, text,"),
         ("[cohort]\ndropout = 2.0", "cohort.dropout 2 is outside [0, 1]"),
@@ -138,5 +141,8 @@ def test_a_wrong_toml_file_is_one_line(text, message, toml, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "study").exists()
-    assert start(f"{toml('')}:smoke", "--workdir=study") == 2
+
+
+def test_nothing_follows_the_name_of_a_toml_file(toml, capsys):
+    assert start(f"{toml('rounds = 0')}:smoke") == 2
     assert "my.toml:smoke: expected nothing after the name of a TOML file\n" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The small project that ``fedjax-collapse new`` writes, and that its parts run."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import nbformat
 import pytest
 from small_studies import start, tree
 
+from experiments.commands import new_project
 from experiments.commands.new_project import TEMPLATE, main
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +34,9 @@ def test_it_is_a_copy_of_short_files(project):
     assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
-def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path, capsys):
+def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(new_project, "TEMPLATE", shutil.copytree(TEMPLATE, tmp_path / "template"))
+    (tmp_path / "template" / "__pycache__").mkdir(exist_ok=True)  # of an installation by pip
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty")]) == 0
     (tmp_path / "file").write_text("mine")
