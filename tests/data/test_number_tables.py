@@ -89,15 +89,6 @@ def test_features_are_chosen_and_standardised_by_training(tmp_path):
     assert as_rows(chosen.images, chosen.owners) == as_rows(FEATURES[:16, ::-1], [*range(4)] * 4)
 
 
-def test_without_clients_some_of_each_class_are_held_out(tmp_path):
-    columns = {"f": COLUMNS["pressure"], "y": np.arange(ROWS) % 3}
-    path = save(tmp_path / "a.csv", columns)
-    with pytest.warns(UserWarning, match=r"a.csv: there is no test part; 0.25 of each class are held out"):
-        source = sources.table(path, test_fraction=0.25)
-    assert source.owners is None and source.class_names == ("0", "1", "2")
-    assert np.bincount(source.test_labels).tolist() == [2, 2, 2] and len(source.images) == 18
-
-
 def test_clients_are_read_one_by_one(tmp_path):
     path = save(tmp_path / "patients.csv")
     stream = open_stream(f"table:{path}", OPTIONS)

@@ -159,19 +159,6 @@ def test_names_of_parts_are_known_in_any_capitals(tmp_path, train, test):
     assert lines == [f"{tmp_path / 'data'}: there is no test part; the test part is valid"] * (test == "valid")
 
 
-def test_a_validation_part_beside_a_test_part(tmp_path):
-    examples = {name: draw(8, (8, 8, 3), seed) for seed, name in enumerate(("train", "test", "val"))}
-    for name, of_part in examples.items():
-        save_classes(tmp_path / "data" / name, *of_part)
-    with pytest.warns(UserWarning, match="val is not used, as there are training and test parts; data.validation=test"):
-        unused = sources.folder(tmp_path / "data")
-    assert_same_examples(unused.test_images, unused.test_labels, *examples["test"])
-    tested, trained = (sources.folder(tmp_path / "data", validation=use) for use in ("test", "train"))
-    assert_parts(tested, examples["train"], examples["val"])
-    both = map(np.concatenate, zip(examples["train"], examples["val"], strict=True))
-    assert_parts(trained, both, examples["test"])
-
-
 def test_channels_first_as_pytorch_has_them(tmp_path):
     """By an option; what is ambiguous has its channels last."""
     images, labels = draw(8, (6, 7, 3))
@@ -281,6 +268,8 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
     assert len(source.test_images) == 6 and len(source.domain_names) == 6 and source.class_names[0] == "MEL"
     parts = partition.isic2019(source.labels, 6, str(split))
     assert [np.unique(source.domains[part]).tolist() for part in parts] == [[0], [1], [2], [3], [4], [5]]
+    assert sorted(np.concatenate(parts)) == [*range(18)]
+    check("training images are not the", partition.isic2019, split, labels=source.labels[::-1].copy(), num_clients=6)
     (tmp_path / "images" / "ISIC_5.jpg").unlink()
     with pytest.raises(UserError, match=r"ISIC_5.jpg: cannot be read as an image"):
         sources.isic2019(str(tmp_path / "images"), str(split))

@@ -104,17 +104,19 @@ def test_images_of_tff(tmp_path):
 
 
 def test_shakespeare_of_leaf(tmp_path):
-    windows = [" " * 79 + "A", "a" * 80, "b" * 80]
+    windows = ["\n !}zA0-" + " " * 72, "a" * 80, "b" * 80]
     leaf(tmp_path / "train" / "a.json", ROMEO=(windows[:2], ["B", " "]))
     leaf(tmp_path / "test" / "a.json", ROMEO=(windows[2:], ["}"]))
     source = sources.leaf(tmp_path)
     assert source.task == "classification" and len(source.class_names) == 80
-    assert source.images[0].tolist() == [1] * 79 + [25] and source.images.dtype == np.uint8
+    assert source.images[0].tolist() == [0, 1, 2, 79, 78, 25, 11, 9] + [1] * 72 and source.images.dtype == np.uint8
     assert source.labels.tolist() == [26, 1] and source.test_labels.tolist() == [79]
-    leaf(tmp_path / "train" / "a.json", ROMEO=(["#" * 80], ["B"]))
-    check(
-        "a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected images, or the texts of", sources.leaf, tmp_path
-    )
+    for wrong, message in (
+        ("#" * 80, "'#' is none of LEAF's 80 letters; expected images, or the texts"),
+        ("a", "differ"),
+    ):
+        leaf(tmp_path / "train" / "a.json", ROMEO=(["b" * 80, wrong], ["B", "B"]))
+        check(f"a.json: user ROMEO: .*{message}", sources.leaf, tmp_path)
 
 
 def tweet(text):
@@ -197,12 +199,10 @@ def test_tables_of_texts(tmp_path):
 def test_texts_in_files_of_each_kind_are_the_same(tmp_path):
     """With a byte-order mark, too; what has no class or two columns of one name is one line."""
     rows = [("a b", "good", "u1"), ("b", "bad", "u2"), ("a", "good", "u1"), ("c", "bad", "u2")]
-    names, files = ("text", "label", "user"), []
-    for kind, gap in (("csv", ","), ("tsv", "\t")):
-        files.append(tmp_path / f"posts.{kind}")
-        files[-1].write_text("\n".join(gap.join(row) for row in (names, *rows)) + "\n", encoding="utf-8-sig")
-    files.append(tmp_path / "posts.jsonl")
-    files[-1].write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows) + "\n")
+    names, files = ("text", "label", "user"), [tmp_path / f"posts.{kind}" for kind in ("csv", "tsv", "jsonl")]
+    for file, gap in zip(files, (",", "\t"), strict=False):
+        file.write_text("\n".join(gap.join(row) for row in (names, *rows)) + "\n", encoding="utf-8-sig")
+    files[2].write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows) + "\n")
     read = [sources.texts(file, client_column="user", test_fraction=0.5, length=2) for file in files]
     for one in read:
         assert one.class_names == ("bad", "good") and one.client_names == ("u1", "u2")
@@ -278,13 +278,6 @@ def test_flair_of_pfl(tmp_path):
 ABC = Vocabulary(("a", "b", "c"))  # 1 to 3, OOV 4, BOS 5, EOS 6
 
 
-def test_ids_are_those_of_tff():
-    words = Vocabulary(tuple(f"w{i}" for i in range(10_000)))
-    assert (words.oov, words.bos, words.eos, words.size) == (10_001, 10_002, 10_003, 10_004)
-    assert words.ids(["w0", "w9999", "?"]) == [1, 10_000, 10_001]
-    assert ABC.names == ("[PAD]", "a", "b", "c", "[OOV]", "[BOS]", "[EOS]")
-
-
 @pytest.mark.parametrize(
     ("sentence", "ids"),
     [
@@ -300,14 +293,6 @@ def test_next_words(sentence, ids):
     inputs, targets = text.word_sequences([sentence], ABC, length=4)
     assert inputs.tolist() == [ids[:-1]] and targets.tolist() == [ids[1:]]
     assert inputs.dtype == np.int16
-
-
-def test_tags():
-    encoding = text.tags(ABC, ("x", "y", "z"))
-    assert (encoding.task, encoding.columns) == ("multi_label", ("tokens", "title", "tags"))
-    inputs, labels = encoding.encode(["a b", "q", "c"], ["a q", "r", "z"], ["y", "z|x|w", "w"])
-    np.testing.assert_allclose(inputs, [[2 / 3, 1 / 3, 0], [0, 0, 0], [0, 0, 1]], rtol=1e-6)
-    assert labels.tolist() == [[0, 1, 0], [1, 0, 1], [0, 0, 0]] and inputs.dtype == np.float32
 
 
 def test_characters_of_tff():
@@ -326,25 +311,8 @@ def test_characters_of_tff():
     assert targets[3, :4].tolist() == [87, 87, 89, 0]  # two bytes
 
 
-def test_letters_of_leaf():
-    assert len(text.LETTERS) == 80
-    assert text.letters(["\n !}", "zA0-"]).tolist() == [[0, 1, 2, 79], [78, 25, 11, 9]]
-    for wrong, message in (
-        (["a#"], "'#' is none of LEAF's 80"),
-        (["\u00e9"], "is none of"),
-        (["a", "ab"], "differ in"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            text.letters(wrong)
-
-
-def test_tweets_and_comments():
-    words = text.words_of("I can't, you? @me #x...")
-    assert words == ["I", "can't", ",", "you", "?", "me", "x", ".", ".", "."]
-    assert text.padded_words([["a", "z"], ["c"] * 5], ABC, 3).tolist() == [[1, 4, 0], [3, 3, 3]]
-    comment = [["<BOS>", "a", "<UNK>"], ["b", "<EOS>", "<PAD>"]]
-    assert text.reddit_ids(comment, ABC).tolist() == [[5, 1, 4], [2, 6, 0]]
-    assert text.most_frequent(["b", "a", "c", "a", "b", "d"], 3) == ("a", "b", "c")
+def test_words_of_a_tweet():
+    assert text.words_of("I can't, you? @me #x...") == ["I", "can't", ",", "you", "?", "me", "x", ".", ".", "."]
 
 
 def test_vocabularies(tmp_path):
