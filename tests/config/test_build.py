@@ -10,7 +10,7 @@ import pytest
 from conftest import one_line
 from PIL import Image
 
-from experiments.configs import base, quickstart
+from experiments.configs import base
 from experiments.configs import pfllib as pfllib_config
 from fedjax_collapse import Model, UserError, engine, multi_label, next_word, nn, save_weights
 from fedjax_collapse.config import build
@@ -99,16 +99,6 @@ def test_weights_of_a_file(tmp_path):
         build.model(plain(config), federation)
     with pytest.raises(UserError, match="data: the task predicts classes, but there are no class_names"):
         build.model(plain(config), federation._replace(class_names=()))
-
-
-def test_arms_override_the_rest_and_another_name_replaces_the_dict():
-    config = quickstart.get_config()
-    config.network = {"name": "small_cnn", "channels": (4, 4)}
-    config.arms = {"other": {"network": {"name": "mlp", "hidden": (3,)}, "training": {"epochs": 2}}}
-    arm = resolve_arm(plain(config), "other")
-    assert arm["network"] == {"name": "mlp", "hidden": (3,)}
-    assert (arm["training"]["epochs"], arm["training"]["batch_size"]) == (2, 16)
-    assert config.training.epochs == 5
 
 
 def test_numbers_of_server_optimizers_are_traced():

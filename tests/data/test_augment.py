@@ -185,18 +185,6 @@ def test_rotation_agrees_with_pillow_and_its_reflection_with_numpy(images):
     assert columns.min() >= 17 and columns.max() == HEIGHT - 1  # 10.5 pixels from the middle, times 0.5 to 1.5
 
 
-def test_jitter_is_three_factors_in_any_order(images):
-    keys = jax.random.split(jax.random.key(0), 12)
-    only = functools.partial(augment.jitter, brightness=0.4)
-    for result, key in zip(np.asarray(mapped(only)(np.repeat(images[:1], 12, 0), keys)), keys, strict=True):
-        factor = float(jax.random.uniform(jax.random.split(key)[1], (3,), minval=0.6, maxval=1.4)[0])
-        np.testing.assert_allclose(result, reference_operation(images[0], "Brightness", factor), atol=1)
-    everything = functools.partial(augment.jitter, brightness=0.4, contrast=0.4, saturation=0.4)
-    results = np.asarray(mapped(everything)(np.repeat(images[:1], 12, 0), keys))
-    assert len({result.tobytes() for result in results}) == 12
-    np.testing.assert_array_equal(np.asarray(mapped(augment.jitter)(images, keys[:5])), images)
-
-
 def test_hue_agrees_with_pillow(images):
     turn = jax.jit(pixels.hue)
     noise = np.random.default_rng(1).integers(0, 256, (60, 240, 3))
@@ -207,22 +195,28 @@ def test_hue_agrees_with_pillow(images):
     np.testing.assert_array_equal(turn(colours[..., :1], 0.3), colours[..., :1])
 
 
-def test_jitter_with_hue_is_four_changes_in_any_order(images):
-    keys = jax.random.split(jax.random.key(3), 20)
-    strengths = dict(brightness=0.2, contrast=0.3, saturation=0.4, hue=0.25)
+@pytest.mark.parametrize("hue", [0.0, 0.25])
+def test_jitter_is_three_or_four_changes_in_any_order(images, hue):
+    """Without a strength it changes nothing."""
+    np.testing.assert_array_equal(
+        np.asarray(mapped(augment.jitter)(images, jax.random.split(jax.random.key(0), 5))), images
+    )
+    keys, kinds = jax.random.split(jax.random.key(3), 20), 3 + (hue > 0)
+    strengths = dict(brightness=0.2, contrast=0.3, saturation=0.4, hue=hue)
     results = np.asarray(mapped(functools.partial(augment.jitter, **strengths))(np.repeat(images[:1], 20, 0), keys))
     orders = set()
     for result, key in zip(results, keys, strict=True):
         order_key, factor_key = jax.random.split(key)
         lowest, highest = np.float32([[0.8, 0.7, 0.6, -0.25], [1.2, 1.3, 1.4, 0.25]])
-        factors = np.asarray(jax.random.uniform(factor_key, (4,), minval=lowest, maxval=highest))
-        order, expected = np.asarray(jax.random.permutation(order_key, 4)), images[0]
+        limits = dict(minval=lowest[:kinds], maxval=highest[:kinds])
+        factors = np.asarray(jax.random.uniform(factor_key, (kinds,), **limits))
+        order, expected = np.asarray(jax.random.permutation(order_key, kinds)), images[0]
         for kind in order:
             name = ("Brightness", "Contrast", "Color", "Hue")[kind]
             expected = reference_operation(expected, name, factors[kind])
         orders.add(tuple(order))
         assert (np.abs(result - expected) > 2).mean() < 0.01
-    assert len(orders) > 8
+    assert len(orders) > 4
 
 
 def test_what_albumentations_does(images):
@@ -243,15 +237,6 @@ def test_what_albumentations_does(images):
     factor, shift = (high - low) / 100, low - 80 * (high - low) / 100
     assert 0.89 < factor.min() < 0.92 and 1.08 < factor.max() < 1.11
     assert -53 < shift.min() < -45 and 45 < shift.max() < 53
-
-
-def test_magnification_is_uniform_within_its_range():
-    """Widths of a white square of 20 pixels, without a rotation."""
-    image = np.zeros((300, 64, 64, 1), np.uint8)
-    image[:, 22:42, 22:42] = 255
-    scaled = functools.partial(augment.rotate, degrees=0.0, scale=0.5)
-    widths = (np.asarray(mapped(scaled)(image, jax.random.split(jax.random.key(0), 300)))[:, 32, :, 0] > 0).sum(axis=1)
-    assert widths.min() in (10, 11) and widths.max() in (29, 30) and abs(widths.mean() - 20) < 1.5
 
 
 def test_sometimes_is_as_often_as_its_probability(images):

@@ -293,6 +293,10 @@ WHOLE = dict(images=IMAGES, labels=LABELS, test_images=IMAGES, test_labels=LABEL
 BY_DOMAIN = dict(domains=LABELS, test_domains=LABELS, domain_names=np.array(NAMES))
 
 
+FEATURES = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_labels=LABELS)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -308,23 +312,8 @@ BY_DOMAIN = dict(domains=LABELS, test_domains=LABELS, domain_names=np.array(NAME
         (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
         (dict(labels=LABELS.astype(object)), "it holds Python objects, which are never loaded"),
         (dict(images=None), "holds labels, test_images, test_labels; expected images, labels"),
-    ],
-)
-def test_wrong_arrays_in_an_npz_file(tmp_path, changes, message):
-    path = tmp_path / "data.npz"
-    np.savez(path, **{name: array for name, array in (WHOLE | changes).items() if array is not None})
-    check(f"data.npz: .*{message}", sources.npz, path)
-
-
-FEATURES = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
-EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_labels=LABELS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         (dict(features=IMAGES), r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32"),
-        (dict(features=FEATURES[:5]), r"float32\[5, 5\] for 12 labels"),
+        (dict(features=FEATURES[:5]), r"features are float32\[5, 5\] for 12 labels"),
         (dict(test_features=FEATURES[:, :4]), r"training features are \(5,\), test features \(4,\); expected the same"),
         (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
         (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
@@ -332,10 +321,11 @@ EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_
         (dict(features=None), "holds labels, test_features, test_labels; expected features, labels"),
     ],
 )
-def test_wrong_arrays_in_a_file_of_features(tmp_path, changes, message):
-    path = tmp_path / "data.npz"
-    np.savez(path, **{name: array for name, array in (EXTRACTED | changes).items() if array is not None})
-    check(f"data.npz: .*{message}", sources.features, path)
+def test_wrong_arrays_in_a_file_of_images_or_features(tmp_path, changes, message):
+    path, is_of_features = tmp_path / "data.npz", any(name in message for name in ("features", "owners"))
+    arrays = (EXTRACTED if is_of_features else WHOLE) | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    check(f"data.npz: .*{message}", sources.features if is_of_features else sources.npz, path)
 
 
 def test_unreadable_npz_files(tmp_path):

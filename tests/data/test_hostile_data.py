@@ -78,7 +78,10 @@ def test_names_in_json_of_leaf(tmp_path, images):
         leaf(data / "train" / "a.json", u1=([*names, name], [row % 2 for row in range(9)]))
         check("user u1: x: '.*secret.png' is not in the folder", sources.leaf, data, image_folder=str(images))
     leaf(data / "train" / "a.json", u1=([str(images / "0.png"), *names[1:]], [row % 2 for row in range(8)]))
-    assert len(sources.leaf(str(data), image_folder=str(images)).images) == 8
+    np.testing.assert_array_equal(sources.leaf(str(data), image_folder=str(images)).images, draw(8, (8, 8, 3))[0])
+    leaf(data / "train" / "a.json", u1=(names, [row % 2 for row in range(8)]))
+    check("x are names of images; set data.image_folder to the folder", sources.leaf, data)
+    check("none/0.png: cannot be read as an image", sources.leaf, data, image_folder=str(tmp_path / "none"))
 
 
 def test_names_in_annotations_and_split_files(tmp_path, images):

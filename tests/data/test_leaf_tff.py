@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from natural_data import example, leaf, tff
-from small_data import check, draw, save_image
+from small_data import check, draw
 
 from fedjax_collapse import Federation, partition, sources
 
@@ -27,24 +27,6 @@ def test_femnist_of_leaf(tmp_path):
     leaf(tmp_path / "train" / "b.json", w2=([[0.0001] * 16] * 3, labels[:3]))  # not of 8 bits
     images = sources.leaf(tmp_path).images
     assert images.dtype == np.float32 and images[-1, 0, 0, 0] == np.float32(0.0255)
-
-
-def test_celeba_of_leaf(tmp_path):
-    """Names of images, which are in another folder."""
-    images, _ = draw(6, (6, 6, 3))
-    for row, image in enumerate(images):
-        save_image(tmp_path / "images" / f"{row}.png", image)
-    names = [f"{row}.png" for row in range(6)]
-    leaf(tmp_path / "data" / "train" / "a.json", c7=(names[:2], [0, 1]), c5=(names[2:4], [1, 1]))
-    leaf(tmp_path / "data" / "test" / "a.json", c5=(names[4:], [0, 1]))
-    source = sources.leaf(tmp_path / "data", image_folder=tmp_path / "images")
-    np.testing.assert_array_equal(source.images, images[:4])
-    assert source.client_names == ("c5", "c7") and source.owners.tolist() == [1, 1, 0, 0]
-    assert source.test_owners.tolist() == [0, 0] and source.test_labels.tolist() == [0, 1]
-    check("x are names of images; set data.image_folder to the folder", sources.leaf, tmp_path / "data")
-    check(
-        "none/0.png: cannot be read as an image", sources.leaf, tmp_path / "data", image_folder=str(tmp_path / "none")
-    )
 
 
 @pytest.mark.parametrize(("width", "low"), [(60, 0.0), (784, -0.42), (60, -3.0)])
@@ -105,7 +87,7 @@ def test_wrong_files_of_leaf(tmp_path):
         check(rf"a.json: cannot be read \({message}\); expected LEAF's users, num_samples", sources.leaf, tmp_path)
 
 
-def test_emnist_and_celeba_of_tff(tmp_path):
+def test_emnist_of_tff(tmp_path):
     images, labels = draw(8, (4, 4))
     writers = ["f9", "f10", "f9", "f9", "f10", "f9", "f8", "f9"]
     pairs = [
@@ -121,11 +103,6 @@ def test_emnist_and_celeba_of_tff(tmp_path):
     assert source.client_names == ("f10", "f9", "f8") and source.owners.tolist() == [1, 0, 1, 1, 0]
     assert source.test_owners.tolist() == [1, 2, 1]
     np.testing.assert_array_equal(sources.tff(file, max_examples=2, **options).images, images[[0, 1, 2, 4], ..., None])
-    images, _ = draw(4, (5, 5, 3))
-    faces = [(str(row % 2), example(image=image, smiling=row % 2, male=0)) for row, image in enumerate(images)]
-    source = sources.tff(tff(tmp_path / "celeba.sqlite", train=faces[:2], test=faces[2:]), label="smiling")
-    np.testing.assert_array_equal(source.images, images[:2])
-    np.testing.assert_array_equal(source.test_images, images[2:])
 
 
 def test_wrong_files_of_tff(tmp_path):

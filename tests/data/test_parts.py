@@ -154,13 +154,6 @@ def test_names_are_read_client_by_client(tmp_path):
         open_stream(f"parquet:{tmp_path / 'data'}", options | dict(scale="max"))
 
 
-def test_two_columns_of_one_name(tmp_path):
-    root = save(tmp_path / "data", train="train", test="test")
-    table = pyarrow.parquet.read_table(root / "train.parquet")
-    pyarrow.parquet.write_table(table.append_column("label", [[0] * 8]), root / "train.parquet")
-    check("train.parquet: more than one column 'label'", sources.parquet, root)
-
-
 @pytest.mark.parametrize("kind", ["parquet", "texts", "table"])
 def test_a_client_without_a_name_is_an_error(tmp_path, kind):
     images, labels = EXAMPLES["train"]

@@ -294,13 +294,6 @@ def test_only_the_blocks_that_are_read_are_verified(tmp_path, monkeypatch):
         store.gather(np.array([2, 0]), most=3)
 
 
-def test_other_data_have_another_digest(folder, tmp_path):
-    same = write(tmp_path / "same", (3, 1, 4))
-    assert same.digest == open_store(folder).digest
-    _facts(mean=1.0)(folder)
-    assert open_store(folder).digest != same.digest
-
-
 def test_two_writers_of_one_folder(tmp_path):
     first = list(clients((3, 1)))
     with StoreWriter(tmp_path / "s", NAMES) as store:

@@ -71,25 +71,6 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(linked), (linked, anchor)
 
 
-ANSWERS = {  # question -> the page with the answer, and a phrase of it
-    "FedDecorr's loss": ("methods.md", r"L = \mathrm{CE} + \beta \, \frac{1}{d^2} \lVert K \rVert_F^2"),
-    "how a cohort is drawn": ("concepts.md", "The default sampler draws uniformly, without replacement"),
-    "a column of the table": ("studies.md", "| `Effective rank`, `Significant dimensions`, `R` |"),
-    "what a checkpoint holds": ("reliability.md", "A checkpoint holds the state of the server"),
-    "the message of a misspelt key": ("troubleshooting.md", "| `unknown ...: did you mean ...?` | a misspelt key"),
-    "the order of a round": ("concepts.md", "**The order of a round**"),
-}
-
-
-@pytest.mark.parametrize("question", ANSWERS)
-def test_an_answer_is_at_most_four_links_from_the_readme(question):
-    page, phrase = ANSWERS[question]
-    reached = {ROOT / "README.md"}
-    for _ in range(4):
-        reached |= {linked for page in reached if page.suffix == ".md" for linked, _ in links(page)}
-    assert ROOT / "docs" / page in reached and phrase in (ROOT / "docs" / page).read_text()
-
-
 def test_the_readmes_table_of_files_names_files():
     section = (ROOT / "README.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     named = re.findall(r"`([^`]*)`", section)

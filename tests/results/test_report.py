@@ -23,7 +23,7 @@ from fedjax_collapse.core.round_arrays import merge_segments, write_segment
 from fedjax_collapse.results import final_table, load, plot, write_report
 from fedjax_collapse.results.page import description
 from fedjax_collapse.results.plot.contents import PLOTS
-from fedjax_collapse.results.tables import accuracy_note, difference_tables, local_note, timing_table
+from fedjax_collapse.results.tables import accuracy_note, local_note, timing_table
 
 SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification
 
@@ -158,36 +158,6 @@ def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys)
         out, error = capsys.readouterr()
         assert error == f"error: {tmp_path / name}: {words}; expected the folder of a study or of a run\n"
         assert f"wrote {tmp_path / 'my run' / 'report.html'}" in out
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_a_sweep_of_the_partition_and_of_a_method_makes_settings_and_arms(tmp_path):
-    """Differences are to plain averaging with equal alpha."""
-    names, alphas = ("fedavg", "feddecorr strength=0.1", "feddecorr strength=1"), (0.1, 10)
-    for a, i, seed in itertools.product(range(2), range(3), range(2)):
-        accuracy = 0.5 + 0.3 * a + 0.02 * i * (1 - 2 * a) + 0.01 * seed * i
-        own = dict(accuracy=accuracy, effective_rank=4.0 + i, other=None if i else 1.0)
-        arm = names[i].replace(" ", f" alpha={alphas[a]} ") if i else f"fedavg alpha={alphas[a]}"
-        write_run(tmp_path / arm / f"seed{seed}", [own, own], counts=4 + a)
-    changes = {"partition": {"alpha": 1}}
-    arms = {"fedavg": changes, "feddecorr": changes | {"methods": {"feddecorr": {"strength": 1}}}}
-    sweep = {"partition.alpha": alphas, "methods.feddecorr.strength": (0.1, 1)}
-    parts = dict(data=dict(source="cifar10"), clients=3, partition=dict(name="dirichlet", alpha=1))
-    study = load(configure(tmp_path, rounds=2, seeds=[0, 1], arms=arms, sweep=sweep, **parts))
-    assert study.settings == ("alpha=0.1", "alpha=10") and study.arms == names
-    (table,) = difference_tables(study)
-    assert [row[:3] + row[5:] for row in table.rows[1:]] == [
-        ["alpha=0.1", names[1], "+2.50 ± 0.71", "2"],
-        ["alpha=0.1", names[2], "+5.00 ± 1.41", "2"],
-        ["alpha=10", names[1], "−1.50 ± 0.71", "2"],
-        ["alpha=10", names[2], "−3.00 ± 1.41", "2"],
-    ]
-    frame = study.frame
-    assert [*frame] == ["setting", "arm", "seed", "alpha", "strength", "round", "accuracy", "effective_rank", "other"]
-    assert len(frame) == 2 * 3 * 2 * 2 and frame["alpha"].tolist() == [0.1] * 12 + [10] * 12
-    of_base = frame["arm"] == "fedavg"
-    assert frame["strength"][of_base].isna().all() and frame["strength"][~of_base].tolist() == ([0.1] * 4 + [1] * 4) * 2
-    assert frame["other"][of_base].eq(1.0).all() and frame["other"][~of_base].isna().all()
 
 
 def test_final_table_is_mean_and_deviation_over_seeds(study):

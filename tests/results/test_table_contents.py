@@ -144,19 +144,6 @@ def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path):
     assert tables.target_table(load(folder), ARMS[2]).rows[1][1:] == ["not reached", "-"]
 
 
-def test_arms_are_chosen_and_sorted_by_their_mean_over_settings(tmp_path):
-    config = {"arms": {"a": {}, "b": {}}, "settings": {"s": {}, "t": {}}}
-    write_arms(tmp_path, {"a": [0.5, 0.5], "b": [0.4, 0.4]}, setting="s", **config)
-    study = load(write_arms(tmp_path, {"a": [0.1, 0.1], "b": [0.4, 0.4]}, setting="t", **config))
-    assert list(map(str, study.select().cells)) == ["s/a", "s/b", "t/a", "t/b"]
-    by_accuracy = study.select(sort="accuracy")
-    assert list(map(str, by_accuracy.cells)) == ["s/b", "s/a", "t/b", "t/a"] and by_accuracy.base == "a"
-    assert set(study.select(["b"]).frame["arm"]) == {"b"} and study.select(["b"]).base == "b"
-    for arguments, words in ((dict(arms="c"), "unknown arm 'c'"), (dict(sort="best"), "unknown metric 'best'")):
-        with pytest.raises(UserError, match=words):
-            study.select(**arguments)
-
-
 def test_dead_networks_are_named(tmp_path):
     accuracies = {"fine": [0.5, 0.6, 0.7], "dead": [0.1, 0.1135, 0.7], "gone": [None, 0.5, 0.5], "own": [0.1] * 3}
     study = load(write_arms(tmp_path / "s", accuracies, {"own": "personal"}))

@@ -145,17 +145,6 @@ def test_whatever_happens_to_a_file_is_noticed_or_changes_nothing(opening, stopp
     assert outcomes.count("refused") < len(outcomes) / 2
 
 
-def damaged_newest(folder):
-    (data,) = (path for path in (folder / "checkpoints" / "4" / "state" / "d").iterdir())
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-
-
-def lost_segment(folder):
-    (folder / "clients" / "000003.npz").unlink()
-
-
 def changed_digit(folder):
     """In the third row, which stays valid JSON."""
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -166,8 +155,7 @@ def changed_digit(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (damaged_newest, "differs from what was written"),
-        (lost_segment, "its metrics end at 2"),
+        (lambda folder: (folder / "clients" / "000003.npz").unlink(), "its metrics end at 2"),
         (changed_digit, r"metrics\.jsonl: differs from what was written up to round 4"),
     ],
 )

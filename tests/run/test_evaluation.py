@@ -12,14 +12,13 @@ from flax import struct
 
 import fedjax_collapse as fc
 from experiments.study.summaries import summarize
-from fedjax_collapse import FedAvg, Federation, FedMR, Model, Recalibrate, Term, measurements, nn, option, simulate
+from fedjax_collapse import FedAvg, Federation, Model, Recalibrate, Term, measurements, nn, option, simulate
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership, Server
+from fedjax_collapse.core.records import Client, ClientState, Ownership, Server
 from fedjax_collapse.data import Domains
 from fedjax_collapse.results.summaries import summarize_run
 from fedjax_collapse.run.evaluation import evaluate
-from fedjax_collapse.run.measurement import mean_score
 from fedjax_collapse.run.own_tests import by_stage
 from fedjax_collapse.training import local
 from fedjax_collapse.training import server as server_rules
@@ -237,31 +236,13 @@ def test_a_client_that_diverged_is_not_left_out_of_the_mean(domains, tmp_path):
     assert np.isfinite(row["measured/domains/photo"])
 
 
-def test_a_mean_of_scores():
-    scores = np.array([0.5, np.nan, 1.0])
-    assert mean_score(scores, np.array([True, False, True])) == 0.75
-    assert np.isnan([mean_score(scores, np.array(s)) for s in ([True, True, True], [False, False, False])]).all()
-
-
-class LogitsOnly(nn.MLP):
-    """A network that does not say what its features are."""
-
-    def __call__(self, images, mask, train):
-        return Outputs(None, super().__call__(images, mask, train).logits)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "network", "message"),
-    [
-        (FedAvg(methods={"fedmr": FedMR()}), LogitsOnly(4), "network LogitsOnly: it returns no features"),
-        (FedAvg(methods={"it": Recalibrate()}), nn.MLP(4), "recalibrate: network MLP has no BatchNorm"),
-        (FedAvg(private="batch_norm"), nn.MLP(4), "part batch_norm: the network has no BatchNorm"),
-        (FedAvg(methods={"it": Recalibrate()}, private="batch_norm"), nn.SmallCNN(4), "there is nothing to measure"),
-    ],
-)
-def test_policies_that_do_not_fit(federation, algorithm, network, message):
-    with pytest.raises(fc.UserError, match=message):
-        run(federation, algorithm, network=network)
+def test_recalibration_needs_statistics_at_the_server(federation):
+    for private, network, message in (
+        ("none", nn.MLP(4), "recalibrate: network MLP has no BatchNorm"),
+        ("batch_norm", nn.SmallCNN(4), "there is nothing to measure"),
+    ):
+        with pytest.raises(fc.UserError, match=message):
+            run(federation, FedAvg(methods={"it": Recalibrate()}, private=private), network=network)
 
 
 def test_last_best_and_mean_of_the_last_ten(tmp_path):

@@ -200,21 +200,6 @@ def test_a_run_that_finishes_while_it_is_read_loses_nothing(tmp_path, monkeypatc
     assert read_arrays(tmp_path, "clients")["round"].tolist() == list(range(1, 11))
 
 
-def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
-    """It has ``clients.npz`` and ``spectra.npz`` alone, also where the run has not ended."""
-    history = filled(tmp_path, 6)
-    for kind in ("clients", "spectra"):
-        for path in (tmp_path / kind).iterdir():
-            path.unlink()
-        np.savez(tmp_path / f"{kind}.npz", **history.arrays(kind))
-    resumed = resume(tmp_path, 4)
-    for round in (6, 8):
-        add(resumed, round)
-    resumed.save_arrays()
-    assert_holds(tmp_path, 8)
-    assert (tmp_path / "clients" / "000005.npz").exists()
-
-
 def test_measurements_have_any_shape_and_keep_it(tmp_path):
     history = filled(tmp_path, 4)
     measured = history.arrays("measurements")

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import shutil
 import signal
 import threading
 from pathlib import Path
@@ -158,21 +157,6 @@ def test_all_clients_measure_once_before_an_evaluation(federation, model, monkey
     algorithm = FedAvg(TRAINING, {"ccvr": CCVR(when="end", clients="all")})
     simulate(federation, model, algorithm, rounds=5, key=jax.random.key(0), evaluate_every=3)
     assert calls == [3, 2]
-
-
-def test_a_stop_between_evaluations_that_is_damaged_is_noticed(federation, model, tmp_path, monkeypatch):
-    """Whether its rounds or its row are lost."""
-    monkeypatch.setattr(simulation, "PATIENCE", 0.0)
-    monkeypatch.setattr(running, "PATIENCE", 0.0)
-    options = dict(evaluate_every=2, checkpoint_every=9)
-    count = iter(range(1, 9))
-    run(federation, model, folder=tmp_path / "run", should_stop=lambda: next(count) == 4, **options)
-    assert rounds_kept(tmp_path / "run") == (3,)
-    for name in ("metrics.jsonl", "clients/000001.npz", "spectra/000002.npz"):
-        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / name.replace("/", "-")))
-        (folder / name).unlink()
-        with pytest.raises(UserError, match="checkpoint is of round 3, its metrics end at 0; no checkpoint"):
-            run(federation, model, folder=folder, **options)
 
 
 def test_a_folder_of_another_model_is_refused(federation, model, tmp_path):

@@ -231,12 +231,6 @@ def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, log
         run_at_once(federation, network, FedAvg())
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8)])
-def test_networks_of_other_inputs_are_refused(federation, shape):
-    with pytest.raises(UserError, match=r"model: its inputs have shape .*, those of the federation \(8, 8, 2\)"):
-        run_at_once(federation, Model(nn.MLP(4, hidden=(3,)), shape), FedAvg())
-
-
 def test_a_batch_that_no_client_has_is_refused(federation):
     model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
     training = LocalTraining(batch_size=41, drop_last=True)

@@ -263,22 +263,6 @@ def test_systems_at_the_same_time_are_compared_on_both_cores():
     np.testing.assert_allclose(sorted(set(ours.seconds)), [1.0, 3.0])
 
 
-def test_rounds_that_end_after_the_other_system_do_not_count():
-    """It had the machine alone."""
-    ours, other = fake_pair(lambda core: 1.0)
-    tell = ours.send
-
-    def alone_at_the_end(line):
-        if line == "enough":
-            for seconds in [1.0, 1.0, *[0.5] * 9]:  # two beside the other one, whose rounds take four seconds
-                ours.run(seconds)
-        tell(line)
-
-    ours.send = alone_at_the_end
-    np.testing.assert_allclose(runner.speeds(ours, other, 3, (0, 1)), [2.0] * 3)
-    assert 0.5 in ours.seconds
-
-
 def test_alternating_systems_are_compared_while_the_machine_slows_down():
     """Each turn is 2 % slower than the one before; which system is first changes, so that neither gains overall."""
     turns = itertools.count()
@@ -308,28 +292,6 @@ def test_a_failed_process_is_reported():
     with pytest.raises(runner.Failed, match=r"broken\n.*it failed with exit status 1"), lane("broken") as it:
         runner.run([it])
         it.finish()
-
-
-def test_rounds_are_served_until_there_were_enough():
-    """Three that were asked for, and more until the order to stop is read; the fourth is the one that is wanted."""
-
-    class Connection:
-        def __init__(self):
-            self.said, self.orders = [], [3, "enough", None]
-
-        def send(self, message):
-            self.said.append(message)
-
-        def poll(self):
-            return len(self.said) == 1 + 5  # the first message, and one after each round
-
-        def recv(self):
-            return self.orders.pop(0)
-
-    connection = Connection()
-    assert runner.serve(itertools.count(1), 4, connection) == runner.WARM_UP + 4
-    first, *rounds, last = connection.said
-    assert first <= time.time() and last is None and [len(message) for message in rounds] == [2] * 5
 
 
 @pytest.mark.parametrize(

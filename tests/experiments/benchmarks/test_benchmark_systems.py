@@ -94,42 +94,6 @@ def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
     assert (abs(losses[-1] - without[-1]) > 1e-3) == (method == "fedper")
 
 
-@needs_torch
-@pytest.mark.parametrize("name", LOOPS)
-def test_pytorch_loops_equal_steps_of_gradient_descent(name):
-    """With one full-batch step each, averaging by numbers of examples is a step on the cohort's examples."""
-    import torch
-
-    workload = dataclasses.replace(TINY, cohort=10, training=Training(1, 10, 0.3, 0.9))
-    task = make_task(workload, 3)
-    own = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in task.weights]
-    images, labels = torch.tensor(task.data.inputs.reshape(55, -1) / 16.0), torch.tensor(task.data.labels)
-    for _, _, loss in run(name, workload, task):
-        hidden = (images @ own[0] + own[1]).relu()
-        logits = (hidden @ own[2] + own[3]).relu() @ own[4] + own[5]
-        expected = torch.nn.functional.cross_entropy(logits, labels)
-        np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
-        gradients = torch.autograd.grad(expected, own)
-        own = [(w - 0.3 * g).detach().requires_grad_() for w, g in zip(own, gradients, strict=True)]
-
-
-@needs_torch
-def test_own_descent_equals_torch_sgd():
-    import torch
-
-    from experiments.benchmarks.systems.pytorch_loops import descend
-
-    rng, training = np.random.default_rng(0), Training(1, 32, 0.01, 0.9)
-    weight, mine, momenta = torch.ones(4, requires_grad=True), torch.ones(4), None
-    optimizer = torch.optim.SGD([weight], training.learning_rate, training.momentum)
-    for _ in range(4):
-        gradient = torch.tensor(rng.normal(size=4), dtype=torch.float32)
-        weight.grad = gradient.clone()
-        optimizer.step()
-        momenta = descend([mine], [gradient.clone()], momenta, training)
-    torch.testing.assert_close(mine, weight.detach())
-
-
 class FakeCuda:
     """Graphs that are captured by running their body, and replayed by running it again on the same tensors."""
 

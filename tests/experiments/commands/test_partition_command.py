@@ -11,7 +11,6 @@ from experiments.commands import show_partition as command
 from experiments.configs import base
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
-from fedjax_collapse.data.partition.heterogeneity import heterogeneity
 
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"
 
@@ -100,20 +99,6 @@ def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
         f"     1      60        2    {math.log(2):.3f}  | @@|",
     ]
     assert "examples left out: 57; given more than once: 0" in lines
-
-
-def test_mutual_information_of_known_partitions():
-    """0 for equal distributions, whatever the sizes; all there is for clients of one class; else the mean KL."""
-    same = heterogeneity(np.outer([1, 10, 100], [1, 2, 0, 3]))
-    assert same.mutual_information == pytest.approx(0, abs=1e-15)
-    np.testing.assert_allclose(same.entropy, np.full(3, same.class_entropy))
-    own = heterogeneity(np.diag([6, 3, 3]))
-    assert own.mutual_information == own.class_entropy == pytest.approx(1.5 * math.log(2))
-    uneven = heterogeneity(np.array([[12, 0], [2, 2]]))  # all: 7/8 and 1/8; weights 3/4 and 1/4
-    divergences = math.log(8 / 7), 0.5 * math.log(4 / 7) + 0.5 * math.log(4)
-    assert uneven.mutual_information == pytest.approx(0.75 * divergences[0] + 0.25 * divergences[1])
-    nothing = heterogeneity(np.zeros((2, 3), int))
-    assert nothing.entropy.tolist() == [0, 0] and nothing.mutual_information == nothing.class_entropy == 0
 
 
 @pytest.mark.parametrize(

@@ -234,17 +234,3 @@ def test_a_long_wait_is_a_bar_on_a_terminal_until_it_ends(timers, screen):
         console.bars.refresh()
     assert "\x1b[2Ka line above it\n" in screen.text() and " 8/9 " in screen.text()
     assert screen.text().endswith("\r\x1b[2K\x1b[?25h\r")  # erased, and the cursor is back
-
-
-def test_waits_may_be_nested(timers, screen):
-    console = Console(stream=screen)
-    with console.wait("preparing 2 runs", 2) as advance:
-        timers[0].ring()
-        with console.wait("timing lowerings", 3):
-            timers[1].ring()
-            assert "timing lowerings" in screen.text()
-        before = len(screen.text())
-        advance()
-        console.bars.refresh()
-    after = screen.text()[before:]
-    assert "timing lowerings" not in after and "preparing 2 runs" in after
