@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -143,7 +142,8 @@ def try_case(case: Case, options: argparse.Namespace, moments: random.Random) ->
     with _one_process(case) as start:
         seconds = _seconds_of_whole(case, start)
         operations = case.file("whole", "operations").read_text().splitlines()
-        kills = [(f"before {n}, {operations[n]}", n, None) for n in choose(operations, options.points)]
+        points = moments.sample(range(len(operations)), min(options.points or len(operations), len(operations)))
+        kills = [(f"before {n}, {operations[n]}", n, None) for n in sorted(points)]
         kills += [(f"after {s:.2f} s", None, s) for s in (seconds * moments.random() for _ in range(options.random))]
         differing, num_late = [], 0
 
@@ -193,19 +193,6 @@ def _compare(case, status):
         return f"the second start ended with {status}: {case.log('killed').read_text()[-300:]}"
     expected, found = (json.loads(case.file(name, "digests").read_text()) for name in ("whole", "killed"))
     return ", ".join(sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)))
-
-
-def choose(operations: Sequence[str], count: int) -> list[int]:
-    """The numbers of so many operations, of different kinds as far as there are; all of them for 0."""
-    if count == 0 or count >= len(operations):
-        return list(range(len(operations)))
-    kinds: dict[str, list[int]] = {}
-    for number, operation in enumerate(operations):
-        kinds.setdefault(re.sub(r"[0-9a-f]{6,}|\d+", "#", operation), []).append(number)
-    last_first = [sorted(numbers, reverse=True) for numbers in kinds.values()]
-    in_turn = [n for turn in itertools.zip_longest(*last_first) for n in turn if n is not None]
-    step = max(1, len(kinds) // count)
-    return sorted((in_turn[: len(kinds)][::step] + in_turn[len(kinds) :])[:count])
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from conftest import assert_close, run_at_once
 from probes.head_calibration import NearestMeans
-from probes.regression import federation as regression_federation
-from probes.text_classifier import federation as text_federation
 from probes.top_k_memory import LargestEntries
 
 import fedjax_collapse
-from fedjax_collapse import Batch, FedAvg, FedDecorr, LocalTraining, Model, Scaffold, nn
+from fedjax_collapse import Batch, FedAvg, LocalTraining, Model, Scaffold, nn
 
 pytestmark = pytest.mark.slow
 
@@ -74,24 +72,3 @@ def test_head_calibration_after_each_round(federation, network):
     means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
     assert_close(params["Dense_1"]["kernel"], means.T, 1e-5)
     assert_close(params["Dense_1"]["bias"], -np.sum(means**2, axis=1) / 2, 1e-5)
-
-
-def test_text_classifier():
-    federation, model = text_federation()
-    assert federation.train.inputs.dtype == np.int32
-    training = LocalTraining(epochs=2, batch_size=16, learning_rate=1.0)
-    methods = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.01, "official")}
-    result = run(federation, model, FedAvg(training, methods), rounds=10, evaluate_every=5)
-    assert result.metrics[-1]["accuracy"] > 0.85
-    assert_close(model.mask("head").params["head"], {"kernel": True, "bias": True}, 0)
-
-
-def test_regression():
-    federation, model = regression_federation()
-    training = LocalTraining(epochs=4, batch_size=16, learning_rate=0.1, momentum=0.9)
-    methods = {"feddecorr": FedDecorr(1e-4, "official")}
-    result = run(federation, model, FedAvg(training, methods), rounds=15, evaluate_every=5)
-    errors = [row["squared_error"] for row in result.metrics]
-    assert errors[-1] < 0.02 < np.var(np.asarray(federation.test.labels))
-    assert result.metrics[-1]["loss"] == pytest.approx(errors[-1], rel=1e-5)
-    assert "accuracy" not in result.metrics[-1] and "train/squared_error" in result.metrics[-1]

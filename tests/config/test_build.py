@@ -150,11 +150,8 @@ WRONG = {
     "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
     "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
     "needless folder": ("data = dict(source='digits', folder='x')", "'x': data source digits reads no files"),
-    "absent file": ("data = dict(source='npz:/none.npz')", "/none.npz: cannot be read as npz"),
     "no name": ("partition = dict(alpha=1.0)", "config.partition has no name"),
     "no domains": ("partition = dict(name='domain')", "data source digits has no domains"),
-    "infinite alpha": ("partition = dict(name='dirichlet', alpha=float('inf'))", "use iid for alpha = infinity"),
-    "absent indices": ("partition = dict(name='from_file', path='/none')", "/none: cannot be read"),
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import assert_same_bits
+from small_studies import write_config
 
 from experiments import launch
 from experiments.configs import base
@@ -117,33 +118,20 @@ def test_swept_values_of_data_are_settings_where_results_are_shown(config):
 
 
 def test_a_sweep_from_the_command_line(tmp_path):
-    file = tmp_path / "config.py"
-    file.write_text(
-        "from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config(\"smoke\")"
-    )
+    file = write_config(tmp_path, "config.arms = dict(fedavg={}, feddecorr=dict(methods=dict(feddecorr={})))")
     option = "--config.sweep.methods.feddecorr.strength=(0.01,0.3)"
-    assert list(arms_of(launch.parse([f"--config={file}", option]).config)) == [
-        "fedavg",
-        "feddecorr strength=0.01",
-        "feddecorr strength=0.3",
-    ]
+    names = ["fedavg", "feddecorr strength=0.01", "feddecorr strength=0.3"]
+    assert list(arms_of(launch.parse([file, option]).config)) == names
 
 
 def test_names_with_commas(tmp_path):
-    file = tmp_path / "config.py"
-    file.write_text(
-        "from experiments.configs import quickstart\n"
-        "def get_config(arg=''):\n"
-        "    config = quickstart.get_config()\n"
-        "    config.arms = {name: {} for name in ('a', 'b', 'a,b', 'c, d', 'c')}\n"
-        "    config.settings = {'0.1, iid': {}, 'x': {}}\n"
-        "    return config\n"
-    )
+    arms = "config.arms = {name: {} for name in ('a', 'b', 'a,b', 'c, d', 'c')}"
+    file = write_config(tmp_path, arms, "config.settings = {'0.1, iid': {}, 'x': {}}")
     for text, arms in (("a,b", ("a,b",)), ("b,a", ("b", "a")), ("c, d,a", ("c, d", "a"))):
-        options = launch.parse([f"--config={file}", f"--arm={text}"])
+        options = launch.parse([file, f"--arm={text}"])
         runs = resolve(options.config, Path(), options.arm).runs
         assert {run.cell.arm for run in runs} == set(arms)
-    options = launch.parse([f"--config={file}", "--setting=x,0.1, iid"])
+    options = launch.parse([file, "--setting=x,0.1, iid"])
     runs = resolve(options.config, Path(), settings=options.setting).runs
     assert {run.cell.setting for run in runs} == {"x", "0.1, iid"}
     with pytest.raises(UserError, match="unknown arm 'd'"):  # names are split where that gives declared ones

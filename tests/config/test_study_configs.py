@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.configs import collapse_panel, label_skew
+from experiments.configs import collapse_panel
 from experiments.configs.adapters import rank_collapse, vit_tables
 from experiments.configs.rank import central
 from experiments.study.resolving import resolve
@@ -79,14 +79,6 @@ def test_images_are_resized_and_the_first_training_examples_are_taken(monkeypatc
         assert (np.diff(resized.images.astype(int), axis=2) >= 0).all() and not np.diff(resized.images, axis=1).any()
         assert resized.images[1].astype(int).mean() - resized.images[0].mean() == 1.0
         np.testing.assert_array_equal(resized.test_images[1:], resized.images[::-1])
-
-
-def test_arms_baselines_and_measurements_of_another_config():
-    config = collapse_panel.get_config("label_skew:digits")
-    theirs = label_skew.get_config("digits")
-    assert set(config.arms) == set(theirs.arms) | set(collapse_panel.BASELINES)
-    assert config.arms.fedlc == theirs.arms.fedlc and config.seeds == (0, 1, 2) and config.watch == "all"
-    assert set(config.measurements) == set(collapse_panel.PANEL) and config.measure_every == 4
 
 
 def test_a_config_that_is_not_there():

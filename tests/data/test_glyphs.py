@@ -30,16 +30,6 @@ def test_every_character_is_in_every_font():
         assert len(drawn) == len(glyphs.CHARACTERS) == 100
 
 
-def test_all_fonts_are_used_and_outlines_are_hollow():
-    glyphs._glyph.cache_clear()
-    drawn = glyphs.render(np.zeros(300, int), "outline", 16, 1, np.random.default_rng(0))
-    assert drawn.shape == (300, 16, 16, 1) and glyphs._glyph.cache_info().currsize == len(glyphs._FONTS)
-    glyphs._glyph("0", glyphs._FONTS[0], True)
-    assert glyphs._glyph.cache_info().currsize == len(glyphs._FONTS)  # what was drawn was hollow
-    filled, hollow = (np.asarray(glyphs._glyph("I", "DejaVuSans-Bold", kind)) for kind in (False, True))
-    assert np.all(hollow[filled == 255] == 0) and (hollow == 255).sum() > 100
-
-
 @pytest.mark.parametrize(
     ("style", "means", "deviations"),
     [

@@ -154,26 +154,6 @@ def test_names_are_read_client_by_client(tmp_path):
         open_stream(f"parquet:{tmp_path / 'data'}", options | dict(scale="max"))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "texts", "table"])
-def test_a_client_without_a_name_is_an_error(tmp_path, kind):
-    images, labels = EXAMPLES["train"]
-    clients = ["a", "b", "", *"abcde"]
-    columns = {
-        "parquet": {"image": [{"bytes": encode(image), "path": None} for image in images]},
-        "texts": {"text": list("abcdefgh")},
-        "table": {"size": range(8)},
-    }
-    table = pyarrow.table(
-        {name: list(values) for name, values in columns[kind].items()} | {"label": labels, "by": clients}
-    )
-    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
-    message = "train.parquet: row 2 has client '', expected a name or a number; correct it, or remove the row"
-    check(message, getattr(sources, kind), tmp_path, client_column="by")
-    if kind == "parquet":
-        with pytest.raises(UserError, match=message):
-            open_stream(f"parquet:{tmp_path}", dict(client_column="by"))
-
-
 def test_what_hugging_face_leaves_beside_its_data(tmp_path):
     """``cache-*.arrow``, of ``map``."""
     for part in ("train", "test"):

@@ -196,31 +196,6 @@ def test_tables_of_texts(tmp_path):
     check(r"shakespeare.csv: cannot be read as CSV \(.*\)", sources.texts, file, **options)
 
 
-def test_texts_in_files_of_each_kind_are_the_same(tmp_path):
-    """With a byte-order mark, too; what has no class or two columns of one name is one line."""
-    rows = [("a b", "good", "u1"), ("b", "bad", "u2"), ("a", "good", "u1"), ("c", "bad", "u2")]
-    names, files = ("text", "label", "user"), [tmp_path / f"posts.{kind}" for kind in ("csv", "tsv", "jsonl")]
-    for file, gap in zip(files, (",", "\t"), strict=False):
-        file.write_text("\n".join(gap.join(row) for row in (names, *rows)) + "\n", encoding="utf-8-sig")
-    files[2].write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows) + "\n")
-    read = [sources.texts(file, client_column="user", test_fraction=0.5, length=2) for file in files]
-    for one in read:
-        assert one.class_names == ("bad", "good") and one.client_names == ("u1", "u2")
-        for values, others in zip(one, read[0], strict=True):
-            np.testing.assert_array_equal(values, others)
-    for line, message in (
-        ("d,,u1", "posts.csv: row 4: the label is empty, expected a class; add it"),
-        ("d, ,u1", "posts.csv: row 4: the label is empty"),
-        ("d,-1,u1", "posts.csv: row 4: label -1, expected a class from 0 or a name"),
-    ):
-        files[0].write_text("\n".join([*(",".join(row) for row in (names, *rows)), line]) + "\n")
-        check(message, sources.texts, files[0])
-    files[0].write_text("text,label,label\na,good,bad\n")
-    check("posts.csv: more than one column 'label'; rename", sources.texts, files[0])
-    files[2].write_text('{"text": "a", "label": 1\n')
-    check(r"posts.jsonl: cannot be read as JSONL \(.*\)", sources.texts, files[2])
-
-
 def test_several_labels_of_flair(tmp_path):
     images, _ = flair(tmp_path / "flair")
     options = dict(client_column="user_id", task="multi_label")

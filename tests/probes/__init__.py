@@ -1,1 +1,1 @@
-"""Methods, heads, measurements and tasks of a user's own: a file each, of public names alone, as one would write it."""
+"""Methods of a user's own: a file each, of public names alone, as one would write it."""

@@ -26,7 +26,6 @@ def blocks(text):
 
 
 LIBRARY, REGULARIZER = blocks(README)
-[START] = blocks((ROOT / "docs" / "start.md").read_text())
 ARMS = blocks((ROOT / "docs" / "studies.md").read_text())[0]
 
 
@@ -36,16 +35,6 @@ def test_library_example(capsys):
     exec(compile(LIBRARY, "README.md", "exec"), {})
     (_, fedavg_rank), (_, feddecorr_rank) = (map(float, line.split()) for line in capsys.readouterr().out.splitlines())
     assert feddecorr_rank > fedavg_rank
-
-
-def test_what_the_example_of_start_returns():
-    names = {}
-    exec(compile(START, "start.md", "exec"), names)
-    result = names["result"]
-    assert [row["round"] for row in result.metrics] == [1, 2, 3]
-    assert result.clients["task_loss"].shape == (3, 5)
-    assert result.spectra["server"].shape == (3, 16)
-    assert "train/feddecorr/correlation" in result.metrics[-1]
 
 
 @pytest.fixture

@@ -176,12 +176,6 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     assert "±" not in "".join(row) and row[-1] == "1" and all("±" in cell for cell in other[1:-1])
 
 
-def test_arms_keep_their_colours(study):
-    figures = [draw(load(study)) for draw in (plot.accuracy, plot.spectra, plot.effective_rank, plot.headline)]
-    colours = [[line.get_color() for line in figure.legends[0].get_lines()[:2]] for figure in figures]
-    assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-
-
 @pytest.mark.usefixtures("unrendered")
 def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
     """Its arrays are in segments; of a finished run that continues, in a file and segments."""
@@ -260,16 +254,6 @@ def test_seconds_and_memory_of_a_round(study, tmp_path):
     assert "1 (2 as one program)" in page_of(copy).words and len(timing_table(load(study)).rows) == 3
     (folder / "timing.jsonl").unlink()
     assert timing_table(load(copy)) is None
-
-
-@pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("arms, clients, classes", [(1, 100, 100), (9, 1, 10)])
-def test_one_seed_one_round_and_other_sizes(tmp_path, arms, clients, classes):
-    names = tuple(f"arm {i}, with a name" for i in range(arms))
-    study = make_study(tmp_path / "s", arms=names, seeds=1, rounds=1, clients=clients, classes=classes, features=4)
-    page = write_report(study).read_text(encoding="utf-8")
-    assert Page(page).tags.count("svg") == len(SHOWN)
-    assert "±" not in "".join(re.findall(r"<td>.*?</td>", page))
 
 
 @pytest.mark.usefixtures("unrendered")

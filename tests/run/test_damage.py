@@ -19,13 +19,12 @@ from fedjax_collapse.engine.timing_cache import cached_numbers
 from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.history import KINDS, read_arrays
 from fedjax_collapse.run.resumption import Folders, rounds_kept
-from fedjax_collapse.run.runs import Hardware, Run, Schedule, initialize
+from fedjax_collapse.run.runs import Run, Schedule, initialize
 
 pytestmark = pytest.mark.slow
 
 ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=16, learning_rate=0.05))
 SCHEDULE = Schedule(6, participation=0.6, checkpoint_every=2)
-HARDWARE = Hardware(engine.Vectorized())
 ROOT = Path(__file__).parents[2]
 
 

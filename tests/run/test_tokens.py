@@ -22,10 +22,6 @@ WORDS, LENGTH = 8, 6
 TRAINING = fc.LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
 
 
-def unchanged(tokens, key):
-    return tokens
-
-
 class ComputesEveryToken(nn.PflTransformer):
     """As a user's network, which is not told what it may leave out."""
 
@@ -146,18 +142,6 @@ def test_classes_are_counted_by_token(federation, model):
     own = [labels[rows] for rows in federation.owned_rows()]
     assert (counts[:, 0] == 0).all() and counts.sum() == (labels != 0).sum()
     assert counts[1].tolist() == [np.sum(own[1] == c) * (c > 0) for c in range(WORDS + 4)]
-
-
-def test_frozen_models_are_run_once_or_in_every_step(federation, model, variables):
-    """With augmentation, here of nothing, their outputs are computed in every step; without, once for all tokens."""
-    added = {"fedntd": methods.FedNTD(0.5), "fedlc": methods.FedLC(0.1)}
-    found = [
-        run_at_once(federation, model, FedAvg(TRAINING.replace(**options), added), rounds=2, variables=variables)
-        for options in ({}, {"augmentation": unchanged})
-    ]
-    assert_close(found[0].variables, found[1].variables, 1e-5)
-    assert found[0].metrics[-1]["train/fedntd/not_true"] > 1e-4
-    assert found[0].metrics[-1]["loss"] < found[0].metrics[0]["loss"]
 
 
 def test_clients_are_tested_on_their_own_sentences(federation, model):

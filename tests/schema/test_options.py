@@ -171,20 +171,6 @@ def test_optimizers_that_are_none(optimizer, message):
             FedAvg(server_optimizer=optimizer).check()
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        Partial(optax.adam, b1=jnp.float32(0.5), eps=np.float64(1e-3)),
-        constructor(optax.adam, mu_dtype="float32"),  # as it is by default for float32
-        constructor(optax.adamw, mask=lambda params: jax.tree.map(lambda _: True, params)),
-        constructor(optax.sgd, momentum=0.5, nesterov=True, accumulator_dtype="float32"),
-        Partial(lambda learning_rate, unused: optax.sgd(learning_rate), unused=3.0),
-    ],
-)
-def test_optimizers_that_are_fine(optimizer):
-    LocalTraining(optimizer=optimizer).check()
-
-
 def test_muon_trains_matrices(model, network):
     """It would train other kernels with Adam: that is an error, unless they are frozen or it knows their axes."""
     muon = constructor(optax.contrib.muon)

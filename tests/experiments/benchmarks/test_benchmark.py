@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT))
 
 from experiments import machine  # noqa: E402
 from experiments.benchmarks import (  # noqa: E402
-    Round,
     arguments,
     overheads,
     runner,
@@ -130,43 +129,6 @@ def test_scale_keeps_clients_while_they_have_a_batch(name, scale, expected):
     assert dataclasses.replace(WORKLOADS[name], examples=0, clients=0, cohort=0) == dataclasses.replace(
         scaled, examples=0, clients=0, cohort=0
     )
-
-
-def rounds_of(clock, seconds, calls):
-    """Rounds that take so many seconds, then twice as long, three times and so on."""
-    for number in itertools.count(1):
-        calls.append(seconds)
-        clock[0] += seconds * number
-        yield Round([0.5], [100], [10], 100, "")
-
-
-def by_turns(monkeypatch, suite, seconds, scale="1"):
-    """The rows of arms with rounds of so many seconds each, and the order of their calls."""
-    clock, calls = [0.0], []
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
-    found = {name: rounds_of(clock, each, calls) for name, each in seconds.items()}
-    monkeypatch.setattr(overheads, "arms", lambda asked, cores: [("", found)])
-    here, there = multiprocessing.Pipe()
-
-    class InThisProcess(runner.Worker):
-        def __init__(self, name, target, arguments, environment):
-            self.name, self.connection = name, here
-            target(there, *arguments)
-
-        def __exit__(self, *exception):
-            pass
-
-    monkeypatch.setattr(timing, "Worker", InThisProcess)
-    return timed(f"--suite={suite} --rounds=5"), calls
-
-
-def test_augmentations_cost_what_they_add_to_a_round_per_image(monkeypatch):
-    (none, flip), calls = by_turns(monkeypatch, "augmentations", {"none": 1.0, "flip": 4.0})
-    assert calls == [1.0, 4.0] * 7 and none.microseconds_added == 0
-    assert flip.cost == {"median": 4.0, "min": 4.0, "max": 4.0}
-    assert flip.microseconds_added == 1e6 * (5 * 4.0 - 5 * 1.0) / 100
-    table = tables.table(suites.SUITES["augmentations"].columns, [flip])
-    assert "flip          20 (12-28)         4.000 (4.000-4.000)  150000.0" in table
 
 
 def test_augmentations_of_the_presets_are_distinct_programs():

@@ -206,18 +206,6 @@ def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
     assert not workdir.exists()
 
 
-def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys):
-    for arguments in ([], ["--config=nowhere.py"], ["--config", "nowhere.py"]):
-        assert start(*arguments, workdir=tmp_path / "study") == 2
-        error = capsys.readouterr().err
-        names = (
-            "collapse_panel, glyphs, label_skew, personal_collapse, personalised, pfllib, private, quickstart, "
-            "rank_and_accuracy, robust"
-        )
-        assert f"available: {names}, adapters/ (" in error and error.count("\n") == 1
-        assert "did you mean" not in error and len(error) < 300
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
