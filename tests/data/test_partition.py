@@ -10,7 +10,6 @@ from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import UserError, partition
-from fedjax_collapse.data.sources import digits
 
 
 def assert_exact_cover(parts, count):
@@ -272,11 +271,6 @@ def test_impossible_requests_are_explained(name, labels, arguments, message):
         getattr(partition, name)(labels, **arguments)
 
 
-def test_dir_is_dirichlet_with_its_least_size():
-    labels = digits().pooled().labels  # 1,797, of which 20 clients have 89.85 each
-    expected = partition.dirichlet(labels, 20, 0.1, min_size=40, max_tries=5000)
-    assert digest(partition.pfllib_dir(labels, 20, 0.1)) == digest(expected)
-    assert min(map(len, partition.pfllib_dir(labels, 40, 0.5))) >= 22  # half an even share is less than 40
 
 
 @settings(max_examples=60, deadline=None)
