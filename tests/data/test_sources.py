@@ -207,6 +207,8 @@ def test_tiny_imagenet_as_it_is_unpacked(tmp_path):
     save_image(tmp_path / "data" / "test" / "images" / "test_0.png", train[0][0])
     source = sources.folder(str(tmp_path / "data"))
     assert_parts(source, train, test)
+    grey = sources.folder(str(tmp_path / "data"), channels=1)
+    np.testing.assert_array_equal(grey.images[0, ..., 0], np.asarray(Image.fromarray(source.images[0]).convert("L")))
 
 
 def test_domains_of_classes_without_a_split(tmp_path):

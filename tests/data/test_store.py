@@ -194,6 +194,8 @@ def test_a_federation_in_memory_has_the_same_rows(folder):
     assert stored.hashes()["data"] == whole.hashes()["data"]
     assert stored.hashes()["partition"] != whole.hashes()["partition"]
     assert Federation.from_store(folder, clients=3).hashes() == whole.hashes()
+    _facts(mean=1.0)(folder)
+    assert Federation.from_store(folder).hashes()["data"] != whole.hashes()["data"]
 
 
 def _change(name, edit):

@@ -78,31 +78,6 @@ def test_a_folder_whose_checkpoints_could_not_be_read(config, tmp_path):
         assert not (tmp_path / name).exists()
 
 
-def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_path, monkeypatch, capsys):
-    """Groups, console, provenance, config, summary and report, with runs that are not trained."""
-    trained = []
-
-    def train_group(group, console, should_stop, take):
-        console.start_runs(list(group.runs), 0, 2)
-        for (arm, _), run in group.runs.items():
-            trained.append(arm)
-            row = {"round": 2, "accuracy": 0.5}
-            (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-            (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
-        return True
-
-    monkeypatch.setattr(study, "train_group", train_group)
-    folder = tmp_path / "study"
-    assert study.run_study(resolve(config, folder, ("mid", "zeta", "alpha")))
-    assert tuple(trained) == ARMS
-    (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
-    assert all(tuple(start[name]) == ARMS for name in ("layouts", "convolutions", "sha256"))
-    assert tuple(json.loads((folder / "config.json").read_text())["arms"]) == ARMS
-    assert tuple(json.loads((folder / "summary.json").read_text())) == ARMS
-    page = (folder / "report.html").read_text()
-    assert "3 arms (zeta, alpha, mid) ran" in page
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.endswith("starts, compiling")] == list(ARMS)
 
 
 def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monkeypatch):
