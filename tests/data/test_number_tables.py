@@ -8,7 +8,6 @@ import pyarrow.parquet
 import pytest
 from small_data import check
 
-from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, sources
 
 RNG = np.random.default_rng(0)
@@ -87,14 +86,6 @@ def test_features_are_chosen_and_standardised_by_training(tmp_path):
     assert as_rows(source.test_images, source.test_owners) == as_rows(columns[16:].astype(np.float32), [*range(4)] * 2)
     chosen = sources.table(tmp_path, **OPTIONS, feature_columns=("pressure", "age"))
     assert as_rows(chosen.images, chosen.owners) == as_rows(FEATURES[:16, ::-1], [*range(4)] * 4)
-
-
-def test_clients_are_read_one_by_one(tmp_path):
-    path = save(tmp_path / "patients.csv")
-    stream = open_stream(f"table:{path}", OPTIONS)
-    assert [each.client for each in stream.train(0)] == ["H0", "H1", "H2", "H3"]
-    assert [each.client for each in stream.train(3)] == ["H3"]
-    assert open_stream(f"table:{path}", dict(label_column="diagnosis")) is None  # no natural clients
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,6 @@ def test_impossible_requests_are_explained(name, labels, arguments, message):
         getattr(partition, name)(labels, **arguments)
 
 
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     classes=st.integers(1, 12),

@@ -6,14 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 
 from experiments.commands import completion
 from fedjax_collapse import UserError, command
 from fedjax_collapse.command import MOVED, PROGRAMS, import_program
-from fedjax_collapse.schema.options import OpenChoice, in_words
 
 ROOT = Path(__file__).parents[3]
 TRY = """
@@ -88,9 +86,3 @@ def test_help_of_programs_with_the_launchers_options(name, capsys):
         import_program(PROGRAMS[name][0]).main(["--help"])
     printed = capsys.readouterr().out
     assert ended.value.code == 0 and "--config.network.name" in printed and "--workers" not in printed
-
-
-def test_open_choices_are_shown_and_take_other_names():
-    names = OpenChoice(("mlp", "small_cnn"))
-    assert "my_module:MyNetwork" in names and names.in_words() == "'mlp' | 'small_cnn' | \"module:Name\""
-    assert in_words(Annotated[str, names] | None) == names.in_words() + " | None"

@@ -78,8 +78,6 @@ def test_a_folder_whose_checkpoints_could_not_be_read(config, tmp_path):
         assert not (tmp_path / name).exists()
 
 
-
-
 def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monkeypatch):
     """Before each group, and only if they take more than half of what a process may have."""
     traced = []
