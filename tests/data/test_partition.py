@@ -218,6 +218,12 @@ def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):
         partition.from_file(CLASSES, 2, str(path))
 
 
+def test_plain_dirichlet_does_not_balance():
+    labels = np.repeat(np.arange(10), 300)
+    sizes = [max(map(len, partition.dirichlet(labels, 10, 0.1, seed, balance=False, min_size=1))) for seed in range(8)]
+    assert max(sizes) > 300 + 300
+
+
 LABELS = np.repeat(np.arange(10), 500)
 FINE = np.repeat(np.arange(100), 5)
 

@@ -216,7 +216,7 @@ def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case
     """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
     change, message = ANOTHER[case]
     options = dict(participation=1.0, client_map=engine.Sharded(2, engine.Chunked(1)))
-    schedule = ("participation", "evaluate_every", "measurements", "watch")
+    schedule = ("participation", "measurements", "watch")
     options |= {name: value for name, value in change.items() if name in schedule}
     if "variables" in change:
         options["variables"] = model.init(jax.random.key(change["variables"]))
@@ -224,7 +224,7 @@ def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case
     with pytest.raises(UserError, match=message) as error:
         simulate(
             change.get("federation", lambda same: same)(federation),
-            Model(change["model"], federation.input_shape) if "model" in change else model,
+            model,
             change.get("algorithm", ARMS["fedavg"]),
             rounds=rounds, key=jax.random.key(change.get("key", 0)), folder=done_folder, **options,
         )  # fmt: skip

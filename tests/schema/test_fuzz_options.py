@@ -151,6 +151,10 @@ WRONG = {  # as a line of the config file
     "arms = dict(only=dict(rounds='3'))": "arms.only.rounds",
     "arms = dict(only=dict(clients='3'))": "arm only: config.clients '3': expected int, got str",
     "arms = dict(only=None)": "arms.only None: expected dict, got NoneType",
+    "arms = dict(only=dict(trainin=dict(epochs=1)))": "did you mean 'training'",
+    "arms = dict(only=dict(rounds=3))": "set config.rounds",
+    "methods = dict(moon=dict(needs_projector=True))": "MOON: network MLP has no projector",
+    "engine = dict(layout='chunked')": "config.engine has no clients_at_once",
     "watch = '²'": "watch '²': expected one, all",
     "cohort.sampler = dict(name='available', probability=(0.5, 'a'))": "probability (0.5, 'a'): 'a': expected float",
 }

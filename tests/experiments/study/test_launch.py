@@ -228,27 +228,6 @@ def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
     assert "in feduv/ there are figure1, figure3, figure4, table1," in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
-        ("config.arms = {'a/b': dict()}", ["arm 'a/b'", "without /"]),
-        ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
-        ("config.network = dict(name='mlp'); config.server.batch_norm = 'local'", ["batch_norm", "no BatchNorm"]),
-        ("config.methods = dict(moon=dict(needs_projector=True))", ["MOON: network SmallCNN has no projector"]),
-        ("config.methods = dict(fedmr=dict(prototypes='one_hot')); config.network.channels = (4,)", ["not 4"]),
-        ("config.engine = dict(layout='chunked')", ["config.engine has no clients_at_once"]),
-        ("raise RuntimeError('broken')", ["broken"]),
-    ],
-)
-def test_wrong_config_files(text, words, tmp_path, capsys):
-    config = write_config(tmp_path, "config.network = dict(name='small_cnn')", text)
-    assert start(config, workdir=tmp_path / "study") == 2
-    error = capsys.readouterr().err
-    assert all(word in error for word in words) and error.count("\n") == 1
-    assert not (tmp_path / "study").exists()
-
-
 def test_unusable_workdirs(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
