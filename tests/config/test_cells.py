@@ -118,7 +118,8 @@ def test_swept_values_of_data_are_settings_where_results_are_shown(config):
 
 
 def test_a_sweep_from_the_command_line(tmp_path):
-    file = write_config(tmp_path, "config.arms = dict(fedavg={}, feddecorr=dict(methods=dict(feddecorr=dict(strength=1))))")
+    arms = "config.arms = dict(fedavg={}, feddecorr=dict(methods=dict(feddecorr=dict(strength=1))))"
+    file = write_config(tmp_path, arms)
     option = "--config.sweep.methods.feddecorr.strength=(0.01,0.3)"
     names = ["fedavg", "feddecorr strength=0.01", "feddecorr strength=0.3"]
     assert list(arms_of(launch.parse([file, option]).config)) == names
