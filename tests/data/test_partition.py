@@ -218,6 +218,14 @@ def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):
         partition.from_file(CLASSES, 2, str(path))
 
 
+def test_rounding_never_gives_a_row_to_a_client_without_a_share():
+    """With float error the cumulative shares may end below 1; the released routine then feeds the last, full client."""
+    labels = np.repeat(np.arange(30), 40)
+    for seed in range(20):
+        parts = partition.dirichlet(labels, 6, 0.5, seed)
+        assert max(map(len, parts)) < 1200 / 6 + 40
+
+
 def test_plain_dirichlet_does_not_balance():
     labels = np.repeat(np.arange(10), 300)
     sizes = [max(map(len, partition.dirichlet(labels, 10, 0.1, seed, balance=False, min_size=1))) for seed in range(8)]

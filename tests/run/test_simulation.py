@@ -192,15 +192,17 @@ def _exchanged(parts):
 
 
 ANOTHER = {
-    "learning rate": (dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))), "learning_rate is 0.05 there, 0.1"),
-    "partition": (dict(federation=rolled), r"partition is \w{64} there, \w{64} here"),
-    "key": (dict(key=1), r"key is \[0, 0\] there, \[0, 1\] here"),
-    "participation": (dict(participation=0.6), "participation.fraction is 1.0 there, 0.6 here"),
-    "variables": (dict(variables=5), r"variables is None there, \w{64} here"),
-    "data": (dict(federation=darker), r"data is \w{64} there, \w{64} here"),
-    "client to watch": (dict(watch=(2,)), "watch is one there"),
-    "measurements": (dict(measurements={"norm": len}), "measurements.norm is absent there"),
-}
+    "learning rate": (
+        lambda of: dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))), "learning_rate is 0.05 there, 0.1"
+    ),
+    "partition": (lambda of: dict(federation=rolled(of["federation"])), r"partition is \w{64} there, \w{64} here"),
+    "key": (lambda of: dict(key=jax.random.key(1)), r"key is \[0, 0\] there, \[0, 1\] here"),
+    "participation": (lambda of: dict(participation=0.6), "participation.fraction is 1.0 there, 0.6 here"),
+    "variables": (lambda of: dict(variables=of["model"].init(jax.random.key(5))), r"variables is None there, \w{64}"),
+    "data": (lambda of: dict(federation=darker(of["federation"])), r"data is \w{64} there, \w{64} here"),
+    "client to watch": (lambda of: dict(watch=(2,)), "watch is one there"),
+    "measurements": (lambda of: dict(measurements={"norm": len}), "measurements.norm is absent there"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -215,19 +217,11 @@ def done_folder(federation, model, tmp_path_factory):
 def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case, rounds):
     """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
     change, message = ANOTHER[case]
-    options = dict(participation=1.0, client_map=engine.Sharded(2, engine.Chunked(1)))
-    schedule = ("participation", "measurements", "watch")
-    options |= {name: value for name, value in change.items() if name in schedule}
-    if "variables" in change:
-        options["variables"] = model.init(jax.random.key(change["variables"]))
+    usual = dict(federation=federation, model=model, algorithm=ARMS["fedavg"], key=jax.random.key(0), participation=1.0)
+    usual["client_map"] = engine.Sharded(2, engine.Chunked(1))
     before = tree(done_folder)
     with pytest.raises(UserError, match=message) as error:
-        simulate(
-            change.get("federation", lambda same: same)(federation),
-            model,
-            change.get("algorithm", ARMS["fedavg"]),
-            rounds=rounds, key=jax.random.key(change.get("key", 0)), folder=done_folder, **options,
-        )  # fmt: skip
+        simulate(**usual | change(usual), rounds=rounds, folder=done_folder)
     assert f"{done_folder} holds another run: " in str(error.value) and str(error.value).endswith("; use a new folder")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     assert tree(done_folder) == before
