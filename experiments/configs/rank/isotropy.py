@@ -28,7 +28,7 @@ def get_config(config: ConfigDict, arg: str) -> None:
         **{name: base.methods(**{name: dict(strength=at[0])}) for name, at in STRENGTHS.items()},
     }
     config.sweep = {f"methods.{name}.strength": at for name, at in STRENGTHS.items()}
-    config.measurements = dict(probe="linear_probe", bias="prediction_bias")
+    config.measurements = dict(nc="neural_collapse", head="prediction_bias", probe="linear_probe")
     config.measure_every = config.rounds
     config.settings = {f"alpha_{alpha:g}": dict(partition=dict(alpha=alpha)) for alpha in SKEWS}
     if arg == "others":
