@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, one_line
 
 from fedjax_collapse import (
     FedAvg,
@@ -17,7 +17,6 @@ from fedjax_collapse import (
     LocalTraining,
     Model,
     Participation,
-    UserError,
     engine,
     nn,
     simulate,
@@ -155,7 +154,7 @@ def test_server_optimizer_numbers_are_traced(federation, network):
     ],
 )
 def test_wrong_layouts(wrong, message):
-    with pytest.raises(UserError, match=message):
+    with one_line(message):
         wrong()
 
 
@@ -176,7 +175,7 @@ def test_federation_checks_its_arrays():
         (dict(test_images=images[:, :3]), r"training images are \(4, 4, 1\), test images \(3, 4, 1\)"),
         (dict(storage="disk"), "storage 'disk': expected one of device, host"),
     ):
-        with pytest.raises(UserError, match=message):
+        with one_line(message):
             Federation.from_arrays(**{**good, **change})
 
 

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import Given, assert_close, run_at_once
+from conftest import Given, assert_close, one_line, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import MOON, FedAvg, FedMR, LocalTraining, Participation, Scaffold, UserError, engine
+from fedjax_collapse import MOON, FedAvg, FedMR, LocalTraining, Participation, Scaffold, engine
 from fedjax_collapse.run.runs import prepare
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
@@ -149,7 +149,7 @@ def timed(*arguments, **options):
     ],
 )
 def test_wrong_rules(federation, network, rule, message):
-    with pytest.raises(UserError, match=message):
+    with one_line(message):
         run(federation, network, FedAvg(TRAINING), rule)
 
 
@@ -157,10 +157,10 @@ def test_wrong_rules(federation, network, rule, message):
 def test_more_at_once_than_there_are(federation, network, at_once):
     message = f"client_map: {at_once} at a time on a device: expected at most 3, the clients of a round"
     for client_map in (engine.Chunked(at_once), engine.Sharded(2, engine.Chunked(at_once))):
-        with pytest.raises(UserError, match=message):
+        with one_line(message):
             run(federation, network, FedAvg(TRAINING), 0.6, client_map=client_map)
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(seed)) for seed in range(3)]
-    with pytest.raises(UserError, match=f"run_map: {at_once} at a time on a device: expected at most 3, the runs"):
+    with one_line(f"run_map: {at_once} at a time on a device: expected at most 3, the runs"):
         simulate_runs(runs, network, Schedule(1), Hardware(run_map=engine.Chunked(at_once)))
 
 
@@ -220,5 +220,5 @@ def test_watching(federation, network):
         for client, model in models.items():
             assert_close(model.variables, expected[client].variables, 1e-5)
     for wrong in ("some", (), (5,), (-1,)):
-        with pytest.raises(UserError, match=r"watch .*: expected one, all, or a tuple of identities from 0 to 4"):
+        with one_line(r"watch .*: expected one, all, or a tuple of identities from 0 to 4"):
             run(federation, network, FedAvg(TRAINING), 0.6, watch=wrong)

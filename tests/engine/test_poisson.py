@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, run_at_once
+from conftest import assert_close, assert_same_bits, one_line, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import DPFedAvg, FedAvg, LocalTraining, Participation, UserError, engine
+from fedjax_collapse import DPFedAvg, FedAvg, LocalTraining, Participation, engine
 from fedjax_collapse.core import masks
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
@@ -55,7 +55,7 @@ def test_groups_take_part_in_turn():
         drawn.append(cohort[cohort < 9])
         assert (drawn[-1] % 3 == round % 3).all()
     np.testing.assert_allclose(np.bincount(np.concatenate(drawn), minlength=9) / 100, 0.6, atol=0.25)
-    with pytest.raises(UserError, match=r"fraction 0.5 in a round, from one of 3 groups: expected at most 0.333"):
+    with one_line(r"fraction 0.5 in a round, from one of 3 groups: expected at most 0.333"):
         Participation(0.5, engine.Poisson(groups=3)).cohort_size(9)
 
 
@@ -102,7 +102,7 @@ def test_a_round_without_clients(federation, network):
     silent = FedAvg(TRAINING, {"dp_fedavg": DPFedAvg(2e-4, 0.0)})
     same = run_at_once(federation, network, silent, participation=rule, variables=variables)
     assert_same_bits(same.variables, variables)
-    with pytest.raises(UserError, match=r"sampler poisson with weighting 'size': .* expected weighting='expected'"):
+    with one_line(r"sampler poisson with weighting 'size': .* expected weighting='expected'"):
         run_at_once(federation, network, FedAvg(TRAINING), participation=rule)
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close
+from conftest import assert_close, one_line
 
 from experiments.study import layouts
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods.personal.fedper import FedPer
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, initialize, prepare, simulate_runs
@@ -102,17 +102,17 @@ def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda devices: needed(2))
     assert "2 clients at a time" in announced(federation, wide, engine.Chunked(5), "device")
     monkeypatch.setattr(memory, "free_bytes", lambda devices: 1000)
-    with pytest.raises(UserError, match=r"one client at a time needs .* GiB .* 0.00 GiB are free: choose a smaller"):
+    with one_line(r"one client at a time needs .* GiB .* 0.00 GiB are free: choose a smaller"):
         announced(federation, wide, engine.Chunked(4), "device")
 
 
 def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda devices: 1000)
     assert "client states on the host" in announced(federation, network, engine.Chunked(1))
-    with pytest.raises(UserError, match="storage 'tape': expected one of auto, device, host, disk"):
+    with one_line("storage 'tape': expected one of auto, device, host, disk"):
         announced(federation, network, engine.Chunked(1), "tape")
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
-    with pytest.raises(UserError, match=r"engine\.runs=separate"):
+    with one_line(r"engine\.runs=separate"):
         simulate_runs(runs, network, Schedule(1), Hardware(engine.Chunked(1), engine.Vectorized()))
 
 

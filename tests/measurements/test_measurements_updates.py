@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from conftest import one_line
 
-from fedjax_collapse import FedAvg, LabelFlip, LocalTraining, Model, SignFlip, UserError, nn, simulate
+from fedjax_collapse import FedAvg, LabelFlip, LocalTraining, Model, SignFlip, nn, simulate
 from fedjax_collapse.analysis.rank import stable_rank
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.updates import (
@@ -170,7 +171,7 @@ def test_a_client_outside_the_cohort_and_no_shared_weight(federation):
     assert absent.any() and not absent.all()
     np.testing.assert_array_equal([np.isnan(row["measured/u/agreement"]) for row in result.metrics], absent)
     assert all(row["measured/u/effective_rank"] >= 1 for row in result.metrics)
-    with pytest.raises(UserError, match="measurement updates: clients share no weight matrix with the server"):
+    with one_line("measurement updates: clients share no weight matrix with the server"):
         simulate(federation, model, FedAvg(TRAINING, private="all"), **options)
 
 
@@ -209,7 +210,7 @@ def test_adapters_of_a_round(federation):
 
 def test_adapters_of_a_network_without_any(federation):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
-    with pytest.raises(UserError, match=r"measurement adapters: the network has no adapters; set network\.adapters"):
+    with one_line(r"measurement adapters: the network has no adapters; set network\.adapters"):
         simulate(federation, model, FedAvg(TRAINING), rounds=1, key=jax.random.key(0), measurements={"a": adapters})
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
-from conftest import assert_same_bits
+from conftest import assert_same_bits, one_line
 
 import fedjax_collapse
 from fedjax_collapse import (
@@ -18,7 +18,6 @@ from fedjax_collapse import (
     Method,
     Model,
     Participation,
-    UserError,
     engine,
     nn,
     simulate,
@@ -159,9 +158,8 @@ def test_wrong_options_are_named(name):
     """Other types than the option's are in ``test_library_calls.py``."""
     kind = METHODS[name]
     for option, value in OUT_OF_RANGE[name].items():
-        with pytest.raises(UserError, match=f"^{kind.__name__}: {option} ") as error:
+        with one_line(f"^{kind.__name__}: {option} "):
             FedAvg(methods={"it": kind(**{option: value})}).check()
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("hook", exclusives())
@@ -169,17 +167,15 @@ def test_methods_with_one_exclusive_hook_do_not_go_together(hook):
     owners = [kind() for kind in METHODS.values() if kind().has(hook)]
     assert owners
     for other in owners:
-        with pytest.raises(UserError, match=f"^methods a and b: each ({'|'.join(exclusives().values())})") as error:
+        with one_line(f"^methods a and b: each ({'|'.join(exclusives().values())})"):
             FedAvg(methods={"a": owners[0], "b": other}).check()
-        assert "\n" not in str(error.value)
 
 
 def test_methods_that_need_classes():
     regression = Model(nn.MLP(4, hidden=(6,)), (8, 8, 2), task=REGRESSION)
     for name in NEEDING_CLASSES:
-        with pytest.raises(UserError, match=r"no classes|(a|the) task of classification") as error:
+        with one_line(r"no classes|(a|the) task of classification"):
             FedAvg(methods={"it": METHODS[name]()}).check(regression)
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: "-".join(algorithm.methods))

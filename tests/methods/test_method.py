@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, one_line
 from conftest import run_at_once as run
 from flax import struct
 
@@ -20,7 +20,6 @@ from fedjax_collapse import (
     Regularizer,
     Scaffold,
     Term,
-    UserError,
     nn,
 )
 from fedjax_collapse.methods import ClipUpdate, NoisyUpdate
@@ -94,9 +93,8 @@ def test_every_method_has_a_key_of_its_own(federation):
 @pytest.mark.slow
 @pytest.mark.parametrize("hook", ["upload", "correct", "gradient", "aggregate", "finish", "combine"])
 def test_what_a_hook_returns_is_checked(federation, network, hook):
-    with pytest.raises(UserError, match=f"method mine: its {hook} returned another tree than it received") as error:
+    with one_line(f"method mine: its {hook} returned another tree than it received"):
         run(federation, network, FedAvg(TRAINING, {"mine": Wrong(hook)}))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +114,9 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
     ],
 )
 def test_invalid_values_are_rejected(network, methods, training, message):
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         FedAvg(training, methods).check(network)
-    assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
+    with one_line("part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
         FedAvg(TRAINING, private="tail").check(network)
 
 

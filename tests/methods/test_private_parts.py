@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, one_line
 from conftest import run_at_once as run
 
 from experiments.configs import base
@@ -14,7 +14,6 @@ from fedjax_collapse import (
     Model,
     Participation,
     Phase,
-    UserError,
     nn,
 )
 from fedjax_collapse.config import build
@@ -122,9 +121,8 @@ def test_parts_of_methods_are_joined(federation):
     ],
 )
 def test_invalid_values_are_rejected(federation, network, algorithm, message):
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         algorithm.check(network)
-    assert "\n" not in str(error.value)
 
 
 def test_in_a_config():

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, one_line
 from flax import struct
 
 from experiments.configs import robust
-from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, UserError, engine, methods, simulate
+from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, engine, methods, simulate
 from fedjax_collapse.config.build import algorithm
 from fedjax_collapse.config.cells import cells_of
 from fedjax_collapse.config.plain_values import plain
@@ -374,13 +374,12 @@ def test_what_is_malicious(float64):
     ],
 )
 def test_cohorts_that_do_not_fit(chosen, cohort_size, message):
-    with pytest.raises(UserError, match=f"^{message}") as error:
+    with one_line(f"^{message}"):
         chosen.check_cohort(cohort_size, 10)
-    assert "\n" not in str(error.value)
 
 
 def test_wrong_cohorts_are_found_before_a_run(federation, network):
-    with pytest.raises(UserError, match="Krum: a cohort has 2 clients"):
+    with one_line("Krum: a cohort has 2 clients"):
         simulate(federation, network, FedAvg(methods={"krum": methods.Krum()}), participation=0.5, rounds=1,
                  key=jax.random.key(0))  # fmt: skip
 
@@ -402,13 +401,12 @@ def test_an_attack_without_deviations_warns():
     ],
 )
 def test_methods_that_do_not_go_together(chosen, message):
-    with pytest.raises(UserError, match=f"^{message}") as error:
+    with one_line(f"^{message}"):
         FedAvg(methods={str(i): method for i, method in enumerate(chosen)}).check()
-    assert "\n" not in str(error.value)
 
 
 def test_a_rule_where_nothing_is_uploaded(network):
-    with pytest.raises(UserError, match="method krum: clients upload no params"):
+    with one_line("method krum: clients upload no params"):
         FedAvg(methods={"fedamp": methods.FedAMP(), "krum": methods.Krum()}).check(network)
 
 
@@ -420,7 +418,7 @@ def test_a_rule_where_nothing_is_uploaded(network):
     ],
 )
 def test_a_backdoor_that_does_not_fit(network, method, message):
-    with pytest.raises(UserError, match=f"^{message}"):
+    with one_line(f"^{message}"):
         FedAvg(methods={"it": method}).check(network)
 
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import one_line
 from tiny_networks import tiny_model
 
-from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn
+from fedjax_collapse import FedAvg, Federation, Model, Outputs, nn
 from fedjax_collapse.nn import heads, padding
 from fedjax_collapse.nn.layers import BatchNorm
 from fedjax_collapse.nn.padding import check_padding
@@ -104,7 +105,7 @@ def test_networks_of_ones_own(federation, across, place):
     if across in RIGHT:
         check_padding(model, examples)
         return
-    with pytest.raises(UserError, match=WRONG[across]) as error:
+    with one_line(WRONG[across]) as error:
         check_padding(model, examples)
     assert str(error.value).startswith("network Own: ") and "\n" not in str(error.value)
     assert "take fedjax_collapse.nn.layers.BatchNorm()(inputs, mask, train)" in str(error.value)
@@ -121,7 +122,7 @@ def test_a_run_is_checked_and_the_network_tried_once(federation, monkeypatch):
         if across == "rows_alone":
             prepare(run, network, Schedule(1))
         else:
-            with pytest.raises(UserError, match="a layer looks across the batch"):
+            with one_line("a layer looks across the batch"):
                 prepare(run, network, Schedule(1))
     assert len(calls) == 2
 
@@ -139,7 +140,7 @@ def test_networks_of_the_library_are_not_tried_but_with_a_head_of_ones_own(feder
     for known in (nn.SmallCNN(4), nn.MLP(4, head=with_options(heads.ETF, scale=2.0)), nn.MLP(4, head=heads.ETF)):
         assert padding._is_known(known)
     for head in (Head, with_options(Head, scale=2.0), functools.partial(Head, scale=2.0)):
-        with pytest.raises(UserError, match="network MLP: what padding rows hold changes logits of the true rows by"):
+        with one_line("network MLP: what padding rows hold changes logits of the true rows by"):
             check_padding(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape), federation.train)
 
 
@@ -164,7 +165,7 @@ def test_integer_inputs_and_few_of_them(is_normalized, count):
     model = Model(Tokens(is_normalized), (5,), input_dtype="int32")
     padding._found.pop(model, None)
     if is_normalized:
-        with pytest.raises(UserError, match="padding rows"):
+        with one_line("padding rows"):
             check_padding(model, federation.train)
     else:
         check_padding(model, federation.train)

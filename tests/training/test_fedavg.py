@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import Given
+from conftest import Given, one_line
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, engine
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedProx
 from fedjax_collapse.optim.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
@@ -134,5 +134,5 @@ OUT_OF_RANGE = dict(
 
 @pytest.mark.parametrize("option", OUT_OF_RANGE)
 def test_wrong_hyper_parameters(option):
-    with pytest.raises(UserError, match=f"LocalTraining: {option} "):
+    with one_line(f"LocalTraining: {option} "):
         FedAvg(training(**{option: OUT_OF_RANGE[option]})).check()

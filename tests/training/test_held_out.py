@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, one_line
 from flax import struct
 
-from fedjax_collapse import FedAvg, FedDyn, FedLC, LocalTraining, Method, Model, UserError, nn, simulate
+from fedjax_collapse import FedAvg, FedDyn, FedLC, LocalTraining, Method, Model, nn, simulate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05)
 BESIDE = {"feddyn": FedDyn(0.1), "fedlc": FedLC()}  # which use a client's relative size and its class counts
@@ -53,11 +52,11 @@ def test_what_is_held_out_counts_nowhere_else(federation):
 
 
 def test_two_methods_that_hold_out_are_rejected(federation):
-    with pytest.raises(UserError, match="methods one and two: each holds out examples"):
+    with one_line("methods one and two: each holds out examples"):
         run(federation, {"one": Holds(), "two": Holds()})
 
 
 def test_batches_are_of_the_examples_that_are_left(federation):
     """Clients of 23, 7, 40, 21 and 19 examples, of which the largest trains on 36."""
-    with pytest.raises(UserError, match="batch_size 38 is more than the 36 examples of the largest"):
+    with one_line("batch_size 38 is more than the 36 examples of the largest"):
         run(federation, {"holds": Holds()}, TRAINING.replace(batch_size=38, drop_last=True))
