@@ -5,6 +5,7 @@ kept, so tests of many examples use few shapes and the same function object.
 """
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,18 @@ Z6 = np.array([[1, 0, 2], [2, 1, 1], [4, 1, 0], [0, 3, 1], [1, 2, 2], [2, 5, 3]]
 Y6 = np.array([0, 0, 0, 1, 1, 1])
 
 compiled = functools.cache(jax.jit)
+
+
+@functools.cache
+def bound(function, *arguments, **options):
+    """The loss with these arguments after its arrays; it may not look at labels."""
+    takes_labels = "labels" in inspect.signature(function).parameters
+
+    def loss(features, labels, mask, *extras):
+        rows = (features, labels) if takes_labels else (features,)
+        return function(*rows, mask, *extras, *arguments, **options)
+
+    return loss
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import one_line
-from loss_checks import Y6, Z6, check_degenerate, check_gradient, degenerate_rows
+from loss_checks import Y6, Z6, bound, check_degenerate, check_gradient, degenerate_rows
 
 from fedjax_collapse import losses
 
@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
 def of_features(function, *arguments):
     """A loss that does not look at labels; both sides of the smaller Gram matrix."""
-    return Loss(lambda features, labels, mask: function(features, mask, *arguments), (NARROW, WIDE), dims=(5, 8))
+    return Loss(bound(function, *arguments), (NARROW, WIDE), dims=(5, 8))
 
 
 def of_directions(function, *arguments):
@@ -61,16 +61,13 @@ def of_visreg(term, *arguments):
 
 
 def on_labels(function, *arguments):
-    return Loss(lambda features, labels, mask: function(features, labels, mask, *arguments), (Z6,), LABELS_OF_SIX)
+    return Loss(bound(function, *arguments), (Z6,), LABELS_OF_SIX)
 
 
 def on_counts(function, *arguments):
     """A loss on logits that knows the client's counts."""
     counts = [6, 0, 3, 0, 1], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]
-    return Loss(
-        lambda logits, labels, mask, counts: function(logits, labels, mask, counts, *arguments),
-        (LOGITS,), LABELS, (COUNTS,), tuple((np.array(each),) for each in counts),
-    )  # fmt: skip
+    return Loss(bound(function, *arguments), (LOGITS,), LABELS, (COUNTS,), tuple((np.array(each),) for each in counts))
 
 
 def beside(function, features, labels, others, *extras, degenerate):
@@ -88,6 +85,10 @@ def beside(function, features, labels, others, *extras, degenerate):
 def correlation(features, mask, variant):
     with jax.numpy_rank_promotion("allow"):
         return losses.correlation_frobenius(features, mask, variant)
+
+
+def suppression(logits, labels, mask, counts):
+    return 100 * losses.logit_suppression(logits, labels, mask, counts)
 
 
 def moon(features, labels, mask, server, previous):
@@ -116,7 +117,7 @@ LOSSES = {
     "fedlc, others": on_counts(losses.calibrated_cross_entropy, 0.5, "others"),
     "fedlc, others, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "others", "floor"),
     "fedrs, continuous": on_counts(losses.restricted_cross_entropy, 0.5, "continuous"),
-    "suppression": on_counts(lambda *arguments: 100 * losses.logit_suppression(*arguments)),
+    "suppression": on_counts(suppression),
     "suppression, paper": on_counts(losses.logit_suppression, "paper"),
     "not true": beside(not_true, LOGITS, LABELS, (TEACHER,), degenerate=((ROWS[::-1],),)),
     "vacant": beside(
@@ -204,8 +205,5 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_options_are_named(name):
     function, (arguments, message) = getattr(losses, name), WRONG[name]
-    rows = [jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.ones(3, bool)]
-    if "labels" not in inspect.signature(function).parameters:
-        del rows[1]
     with one_line(message):
-        function(*rows, *(jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments))
+        bound(function)(*map(jnp.asarray, (LOGITS, LABELS, np.ones(3, bool))), *arguments)

@@ -8,16 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from loss_checks import Y6, Z6, compiled, evaluate, off_diagonal, pad_batch
+from loss_checks import Y6, Z6, bound, compiled, evaluate, off_diagonal, pad_batch
 
 from fedjax_collapse.losses import intra_class_correlation
 
 VARIANTS = ["paper", "paper_unit", "official"]
 
 
-@functools.cache
-def intra(variant, **options):
-    return lambda features, labels, mask: intra_class_correlation(features, labels, mask, variant, **options)
+intra = functools.partial(bound, intra_class_correlation)
 
 
 def direct(features, labels, variant, min_count=2):

@@ -9,7 +9,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from loss_checks import evaluate
+from loss_checks import bound, evaluate
 
 from fedjax_collapse.losses import logit_suppression, not_true_distillation, vacant_distillation
 
@@ -34,11 +34,6 @@ def vacant(both, labels, mask, counts):
     return vacant_distillation(*jnp.split(both, 2, axis=1), mask, counts)
 
 
-@functools.cache
-def suppression(*arguments):
-    return lambda logits, labels, mask, counts: logit_suppression(logits, labels, mask, counts, *arguments)
-
-
 def evaluate_pair(loss, logits, teacher, labels, **options):
     """Value and the gradient on the logits; none may reach the teacher."""
     value, gradient = evaluate(loss, np.concatenate([logits, teacher], axis=1), labels, **options)
@@ -54,7 +49,7 @@ def test_vectors():
     value, gradient = evaluate_pair(vacant, Z4, T4, Y4, extras=(COUNTS,))
     assert value == pytest.approx(0.6812496928, abs=1e-10) and np.all(gradient[:, [0, 3]] == 0)
     for variant, expected in (("official", -0.0010214898), ("paper", -1.2600234776)):
-        assert evaluate(suppression(variant), Z4, Y4, (COUNTS,))[0] == pytest.approx(expected, abs=1e-10)
+        assert evaluate(bound(logit_suppression, variant), Z4, Y4, (COUNTS,))[0] == pytest.approx(expected, abs=1e-10)
 
 
 def test_a_teacher_that_agrees_costs_nothing():
@@ -78,9 +73,9 @@ def test_no_two_classes_that_are_not_true(classes):
 def test_suppression_of_a_class_that_owns_every_row():
     """In the paper's form it has no term; in the official one its rows are a constant."""
     for logits, counts in ((Z4, [6, 0, 0, 0]), (Z4[:, :1], [6])):
-        value, gradient = evaluate(suppression("paper"), logits, np.zeros(3, int), extras=(counts,))
+        value, gradient = evaluate(bound(logit_suppression, "paper"), logits, np.zeros(3, int), extras=(counts,))
         assert value == 0 and np.all(gradient == 0)
-        value, gradient = evaluate(suppression(), logits, np.zeros(3, int), extras=(counts,))
+        value, gradient = evaluate(bound(logit_suppression), logits, np.zeros(3, int), extras=(counts,))
         assert value == 0 and np.all(gradient == 0)  # log of a mean of ones
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from loss_checks import Y6, Z6, compiled, evaluate, pad_batch
+from loss_checks import Y6, Z6, bound, compiled, evaluate, pad_batch
 
 from fedjax_collapse.losses import class_sums, prototype_cross_entropy, prototype_distance, prototype_margin
 
@@ -127,13 +127,9 @@ def test_fedproc_without_prototypes_or_features():
     assert value == pytest.approx(np.log(3)) and np.all(gradient == 0)
 
 
-def three_class_sums(features, labels, mask):
-    return class_sums(features, labels, mask, 3)
-
-
 def test_class_sums():
     with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
-        sums, counts = compiled(three_class_sums)(*map(jnp.asarray, pad_batch(Z6, Y6)))
+        sums, counts = compiled(bound(class_sums, 3))(*map(jnp.asarray, pad_batch(Z6, Y6)))
     assert sums.dtype == counts.dtype == np.float64
     np.testing.assert_array_equal(sums, [[7, 2, 3], [3, 10, 6], [0, 0, 0]])
     np.testing.assert_array_equal(counts, [3, 3, 0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from loss_checks import Z, compiled, evaluate, pad_batch
+from loss_checks import Z, bound, compiled, evaluate, pad_batch
 
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 
@@ -18,16 +18,8 @@ LOGITS = np.array([[2, 0, -1], [0.5, 1, 0], [1, 1, 3], [3, 0, 0]])
 TARGETS = {2: (0.7071067812, 0.5), 7: (0.3779644730, 0.3499271061), 100: (0.1, 0.0994987437)}
 
 
-@functools.cache
-def variance(*arguments):
-    return lambda logits, labels, mask: classifier_variance(logits, mask, *arguments)
-
-
-@functools.cache
-def uniformity(*arguments):
-    return lambda features, labels, mask: hyperspherical_uniformity(features, mask, *arguments)
-
-
+variance = functools.partial(bound, classifier_variance)
+uniformity = functools.partial(bound, hyperspherical_uniformity)
 OFFICIAL = uniformity(1, "lower", True)
 DETACHED = uniformity(1, "lower", False)
 

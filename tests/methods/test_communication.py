@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import network_of
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits
 
 from experiments.commands import show_communication as command
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
@@ -68,31 +68,54 @@ def of(federation, network, training=TRAINING, private="none", **methods):
 
 
 def test_every_method_by_hand(federation, network):
-    """P params and S statistics of the model; C classes, d features."""
-    (p, s), (c, d) = count(network), (4, 6)
-    model = {"params": p, "batch_stats": s}
-    more = {  # what methods add: down, up, kept
-        "feddecorr": ({}, {}, 0),
-        "scaffold": (p, p, p),
-        "feddyn": ({}, {}, p),
-        "feddc": (p, p, 2 * p),
-        "fedcm": (p, {}, 0),
-        "fednova": ({}, 1, 0),
-        "fedexp": ({}, 1, 0),
-        "moon": ({}, {}, p + s + 1),
-        "fedproc": (c * d, c * d + c, 0),  # its clients do not look at which prototypes there are
-        "fedmr": (c * d + c, c * d + c, 0),
-        "noisy_update": ({}, {}, 0),
-        "clip_update": ({}, {}, 0),
-        "per_fedavg": ({}, {}, 0),
-        "apfl": ({}, {}, p + s + 1),
-        "pfedme": ({}, {}, p + s),
-    }
-    for name, (down, up, kept) in more.items():
-        found = of(federation, network, **{name: METHODS[name]()})
-        assert found.down == model | ({name: down} if down else {}), name
-        assert found.up == model | ({name: up} if up else {}), name
-        assert found.kept == kept and found.counters == 1, name
+    """P params, H of them of the head, and S statistics of the model; C classes, d features, k numbers of prototypes.
+
+    FedProto sends prototypes only. FedALA keeps two arrays for each of the head and whether it mixed before. FedAMP
+    sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads and the
+    features' variance and means besides prototypes, and receives heads. FedFomo sends the model and what others gain,
+    and receives models and whose they are. A model that is measured is sent twice, without statistics that are measured
+    again. Heads for newcomers are sent, and their mean to every client, which keeps whether it has been in a cohort.
+    """
+    (p, s), (h, _), (c, d) = count(network), count(network, "head"), (4, 6)
+    model, body, k = {"params": p, "batch_stats": s}, {"params": p - h, "batch_stats": s}, c * d + c
+    table = [  # a method and its options; what is sent down and up, and kept
+        ("feddecorr", {}, model, model, 0),
+        ("scaffold", {}, model | {"scaffold": p}, model | {"scaffold": p}, p),
+        ("feddyn", {}, model, model, p),
+        ("feddc", {}, model | {"feddc": p}, model | {"feddc": p}, 2 * p),
+        ("fedcm", {}, model | {"fedcm": p}, model, 0),
+        ("fednova", {}, model, model | {"fednova": 1}, 0),
+        ("fedexp", {}, model, model | {"fedexp": 1}, 0),
+        ("moon", {}, model, model, p + s + 1),
+        (
+            "fedproc",
+            {},
+            model | {"fedproc": c * d},
+            model | {"fedproc": k},
+            0,
+        ),  # clients do not look at which there are
+        ("fedmr", {}, model | {"fedmr": k}, model | {"fedmr": k}, 0),
+        ("fedmr", dict(prototypes="one_hot"), model, model, 0),
+        ("noisy_update", {}, model, model, 0),
+        ("clip_update", {}, model, model, 0),
+        ("per_fedavg", {}, model, model, 0),
+        ("apfl", {}, model, model, p + s + 1),
+        ("pfedme", {}, model, model, p + s),
+        ("fedbabu", {}, body, body, 0),
+        ("fedproto", {}, {"fedproto": k}, {"fedproto": k}, p + s),
+        ("fedala", {}, model, model, 2 * h + 1),
+        ("fedamp", {}, {"fedamp": p}, {"params": p}, 2 * p + s),
+        ("fedpac", {}, model | {"fedpac": k}, model | {"fedpac": k + c * d + 1}, h + c * d + 1),
+        ("fedfomo", dict(models=3), {"fedfomo": 3 * (p + s) + 3}, model | {"fedfomo": 3}, 4 * (p + s) + 2 * 3),
+        ("fedper", dict(newcomers="mean"), body | {"fedper": h}, body | {"fedper": h}, h + 1),
+        ("recalibrate", {}, {"params": 2 * p, "batch_stats": s}, {"params": p, "recalibrate": s}, 0),
+        ("ccvr", {}, {"params": 2 * p, "batch_stats": 2 * s}, model | {"ccvr": c * (1 + d + d * d) + 1}, 0),
+        ("ccvr", dict(clients="all"), model, model, 0),
+    ]
+    for name, options, *expected in table:
+        found = of(federation, network, **{name: METHODS[name](**options)})
+        assert [found.down, found.up, found.kept] == expected, name
+        assert found.counters == ("batch_stats" in found.up), name
 
 
 def test_a_clip_that_follows_a_quantile(federation):
@@ -105,13 +128,10 @@ def test_a_clip_that_follows_a_quantile(federation):
     assert found.up == found.down == params | {"dp_fedavg": 1}
 
 
-def test_what_never_changes_is_not_sent(federation, network):
-    fixed = METHODS["fedmr"](prototypes="one_hot")
-    assert of(federation, network, fedmr=fixed).of_methods("down") == 0
+def test_a_frozen_head_is_not_sent(federation, network):
     params, statistics = count(network, other="head")
     frozen = of(federation, network, TRAINING.replace(freeze="head"))
     assert frozen.up == frozen.down == {"params": params, "batch_stats": statistics} and frozen.kept == 0
-    assert of(federation, network, fedbabu=METHODS["fedbabu"]()) == frozen
 
 
 def test_private_parts_stay(federation, network):
@@ -123,15 +143,6 @@ def test_private_parts_stay(federation, network):
         assert found.kept == sum(count(network, private)) and found.counters == (statistics > 0)
 
 
-def test_methods_with_own_models(federation, network):
-    """FedProto sends prototypes only; FedALA keeps two arrays for each of the head and whether it mixed before."""
-    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
-    found = of(federation, network, fedproto=METHODS["fedproto"]())
-    assert found.up == found.down == {"fedproto": c * d + c} and found.kept == p + s
-    found = of(federation, network, fedala=METHODS["fedala"]())
-    assert found.up == found.down == {"params": p, "batch_stats": s} and found.kept == 2 * head + 1
-
-
 @pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal"), ("feddbe", "head/shift")])
 def test_own_parts_of_a_method_s_head_stay(federation, name, own):
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
@@ -141,71 +152,40 @@ def test_own_parts_of_a_method_s_head_stay(federation, name, own):
     assert found.up == found.down == {"params": params} and found.kept == kept > 0
 
 
-def test_methods_with_a_dispatch(federation, network):
-    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads
-    and the features' variance and means besides prototypes, and receives heads. FedFomo sends the model and what others
-    gain, and receives models and whose they are."""
-    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
-    found = of(federation, network, fedamp=METHODS["fedamp"]())
-    assert (found.up, found.down) == ({"params": p}, {"fedamp": p}) and found.kept == 2 * p + s
-    found = of(federation, network, fedpac=METHODS["fedpac"]())
-    assert found.up == {"params": p, "batch_stats": s, "fedpac": c * d + c + c * d + 1}
-    assert found.down == {"params": p, "batch_stats": s, "fedpac": c * d + c} and found.kept == head + c * d + 1
-    found = of(federation, network, fedfomo=METHODS["fedfomo"](models=3))
-    assert (found.up, found.down) == ({"params": p, "batch_stats": s, "fedfomo": 3}, {"fedfomo": 3 * (p + s) + 3})
-    assert found.kept == 4 * (p + s) + 2 * 3
+FACTORS, PRODUCTS = ("lora_a", "lora_b", "head"), ("adapted", "head")
+SENT = [  # parts that are sent down, and up, and kept by clients
+    (None, {}, FACTORS, FACTORS, ()),
+    ("ffa_lora", {}, FACTORS[1:], FACTORS[1:], ()),
+    *((name, options, FACTORS, FACTORS, ()) for name, options in (
+        ("flexlora", {}), ("lora_fair", {}), ("rolora", {}), ("fedrot_lora", {}),
+        *((name, dict(ranks=(1, 2))) for name in ("flexlora", "raflora", "hetlora", "rb_lora")),
+    )),
+    ("flora", {}, PRODUCTS, FACTORS, ()),
+    ("fedex_lora", {}, (*FACTORS, "adapted"), FACTORS, ()),  # the residual is added to kernels
+    ("fedsa_lora", {}, ("lora_a",), ("lora_a",), FACTORS[1:]),
+    ("fedsvd", {}, FACTORS, FACTORS[1:], ()),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("training", [TRAINING, TRAINING.replace(momentum=0.5, momentum_reset=False)])
-def test_adapters_are_sent_as_factors(federation, training):
-    """And the head; of products the factors; FedEx-LoRA's residual, which is added to kernels, is sent to clients."""
+@pytest.mark.parametrize(("name", "options", "down", "up", "kept"), SENT)
+def test_adapters_are_sent_as_factors(federation, training, name, options, down, up, kept):
+    """And the head; momentum that is not reset is kept of what is trained."""
     model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
-    sizes = {part: count(model, part)[0] for part in ("lora_a", "lora_b", "head", "adapted")}
-    assert sizes["lora_b"] == 2 * 16 and sizes["adapted"] == 16 * (sizes["lora_a"] // 2)
-    ranked, trained = METHODS["flexlora"](ranks=(1, 2)), sizes["lora_b"] + sizes["head"]
-    for name, method, down, up in (
-        ("fedavg", None, trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("ffa_lora", METHODS["ffa_lora"](), trained, trained),
-        ("flexlora", METHODS["flexlora"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("flexlora", ranked, trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("raflora", METHODS["raflora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("hetlora", METHODS["hetlora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("rb_lora", METHODS["rb_lora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("lora_fair", METHODS["lora_fair"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
-        ("flora", METHODS["flora"](), sizes["head"] + sizes["adapted"], trained + sizes["lora_a"]),
-        ("fedex_lora", METHODS["fedex_lora"](), sum(sizes.values()), trained + sizes["lora_a"]),
+    methods = {} if name is None else {name: METHODS[name](**options)}
+    if not training.momentum_reset and (
+        name == "rolora" or any(getattr(m, "replaces_adapters", False) for m in methods.values())
     ):
-        methods = {} if method is None else {name: method}
-        if getattr(method, "replaces_adapters", False) and not training.momentum_reset:
-            continue  # its adapters have no momentum from before
-        found = of(federation, model, training.replace(freeze="base"), **methods)
-        assert (found.down, found.up) == ({"params": down}, {"params": up}), name
-        assert found.kept == (0 if training.momentum_reset else trained + (name != "ffa_lora") * sizes["lora_a"]), name
+        return  # its adapters have no momentum from before
+    found = of(federation, model, training.replace(freeze="base"), **methods)
 
+    def size(parts):
+        return sum(count(model, part)[0] for part in parts)
 
-@pytest.mark.parametrize(
-    ("name", "down", "up", "kept"),
-    [
-        ("fedsa_lora", ("lora_a",), ("lora_a",), ("lora_b", "head")),
-        ("rolora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
-        ("fedrot_lora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
-        ("fedsvd", ("lora_a", "lora_b", "head"), ("lora_b", "head"), ()),
-    ],
-)
-def test_parts_of_adapters_that_are_sent(federation, name, down, up, kept):
-    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
-    found = of(federation, model, **{name: METHODS[name]()})
-    assert found.down == {"params": sum(count(model, part)[0] for part in down)}
-    assert found.up == {"params": sum(count(model, part)[0] for part in up)}
-    assert found.kept == sum(count(model, part)[0] for part in kept)
-
-
-def test_heads_for_newcomers_are_sent(federation, network):
-    """And their mean to every client, which keeps whether it has been in a cohort."""
-    (params, _), (head, _) = count(network, other="head"), count(network, "head")
-    found = of(federation, network, fedper=METHODS["fedper"]("mean"))
-    assert found.up == found.down == {"params": params, "batch_stats": count(network)[1], "fedper": head}
-    assert found.kept == head + 1
+    assert size(("lora_b",)) == 2 * 16 and size(("adapted",)) == 16 * (size(("lora_a",)) // 2)
+    assert (found.down, found.up) == ({"params": size(down)}, {"params": size(up)})
+    trained = FACTORS[1:] if name == "ffa_lora" else FACTORS
+    assert found.kept == size(kept) + (0 if training.momentum_reset else size(trained))
 
 
 def test_momentum_that_is_not_reset_is_kept(federation, network):
@@ -222,18 +202,6 @@ def test_entries_of_a_sparse_upload_and_where_they_are(federation, network):
     found = of(federation, network, top_k=sparse)
     assert found.up["params"] == expected < found.down["params"] == sum(sizes)
     assert of(federation, network, top_k=sparse, noisy_update=METHODS["noisy_update"]()).up["params"] == sum(sizes)
-
-
-def test_a_model_that_is_measured_is_sent_twice(federation, network):
-    (p, s), (c, d) = count(network), (4, 6)
-    found = of(federation, network, recalibrate=METHODS["recalibrate"]())
-    assert found.down == {"params": 2 * p, "batch_stats": s}  # statistics are measured again, whatever they were
-    assert found.up == {"params": p, "recalibrate": s}
-    found = of(federation, network, ccvr=METHODS["ccvr"]())
-    assert found.down == {"params": 2 * p, "batch_stats": 2 * s}
-    assert found.up == {"params": p, "batch_stats": s, "ccvr": c * (1 + d + d * d) + 1}
-    in_the_end = of(federation, network, ccvr=METHODS["ccvr"](clients="all"))
-    assert in_the_end.up == in_the_end.down == {"params": p, "batch_stats": s}
 
 
 def test_shapes_are_of_the_precision_that_is_asked_for_now(federation, network):
@@ -341,8 +309,3 @@ def test_the_command_has_the_papers_numbers_next_to_ours(capsys, monkeypatch):
     assert heading.split()[-4:] == ["dict", "paper", "cohort", "kept"] and fedmr.split()[6] == "1,234,567"
     assert len(fedavg.split()) == len(fedmr.split()) - 1  # empty: the paper's number of it is not known
     assert note == "Paper: X (numbers sent in one direction)."
-
-
-def test_mismatched_values_are_rejected(federation, network):
-    with one_line("head"):
-        of(federation, network, TRAINING.replace(freeze="heap"))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, one_line, run_at_once
+from conftest import one_line
 from low_rank_case import (
     A1,
     A2,
@@ -75,11 +75,6 @@ def test_fedex_lora_is_exact_and_moves_the_base(monkeypatch):
     close(moved + product(state.server.variables), MEAN_HOM)
 
 
-def test_one_method_makes_the_servers_adapters():
-    with one_line(r"^methods one and two: each makes the server's adapters, "):
-        FedAvg(methods={"one": FlexLoRA(), "two": FedExLoRA()}).check()
-
-
 def test_fedsa_lora_averages_a_alone(monkeypatch):
     start, state = run(monkeypatch, FedSALoRA(private_head=False), HOM)
     assert sorted(state.clients.private) == ["params/layer/lora_b"]
@@ -104,47 +99,6 @@ def test_fedrot_lora_with_a_strength_is_between(monkeypatch):
     close(factors(state.server.variables)[1], B2)
 
 
-def test_fedsvd_allows_no_server_optimizer():
-    with one_line(r"^method it: a server optimizer is given too, "):
-        FedAvg(methods={"it": FedSVD()}, server_optimizer=jax.tree_util.Partial(optax.sgd, 1.0)).check()
-    FedAvg(methods={"it": FedSVD(), "clip": ClipUpdate()}).check()
-
-
-def test_rolora_trains_one_factor_in_turns(federation):
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=LoRA(2, layers=("all",)))
-    training = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9, clip_norm=1.0)
-    algorithm = FedAvg(training, {"rolora": RoLoRA(freeze_head=True)})
-    start = jax.device_get(model.init(jax.random.key(1)))
-    states = [start] + [run_at_once(federation, model, algorithm, i, variables=start).variables for i in (1, 2)]
-    layers = [jax.device_get(variables.params["Dense_0"]) for variables in states]
-    for still, moves, (before, after) in zip(
-        ("lora_a", "lora_b"), ("lora_b", "lora_a"), itertools.pairwise(layers), strict=True
-    ):
-        assert_close(before[still], after[still], 1e-15)
-        assert np.abs(before[moves] - after[moves]).max() > 1e-4
-    assert np.array_equal(states[-1].params["Dense_1"]["kernel"], start.params["Dense_1"]["kernel"])
-
-
-@pytest.mark.parametrize(
-    ("training", "others", "message"),
-    [
-        (dict(weight_decay=0.1), {}, "^RoLoRA: weight decay would move the factor"),
-        (dict(optimizer=jax.tree_util.Partial(optax.adamw)), {}, "^RoLoRA: weight decay would move the factor"),
-        (dict(momentum=0.9, momentum_reset=False), {}, "^RoLoRA: training.momentum_reset=False would move the"),
-        ({}, {"scaffold": Scaffold()}, "^methods .* and scaffold: scaffold would move the factor"),
-    ],
-    ids=["weight decay", "adamw", "momentum", "scaffold"],
-)
-def test_what_moves_the_other_factor_of_rolora(training, others, message):
-    with one_line(message):
-        FedAvg(LocalTraining(**training), {"rolora": RoLoRA(), **others}).check(network())
-
-
-def test_adam_does_not_move_the_other_factor_of_rolora():
-    training = LocalTraining(optimizer=jax.tree_util.Partial(optax.adam))
-    FedAvg(training, {"rolora": RoLoRA()}).check(network())
-
-
 RANKS, CLIENTS = (1, 2, 2), [SimpleNamespace(id=0), SimpleNamespace(id=1)]
 SCALED = Case(((A1, np.divide(B1, 2)), (A2, B2), (A3, B3)), HET.sizes)  # the products of HET; scales are 2, 1 and 1
 
@@ -155,18 +109,25 @@ def run_ranks(monkeypatch, method, case=SCALED, rank=2, **options):
     return state.server.variables
 
 
-def test_raflora_keeps_a_slice_that_nobody_has(monkeypatch):
-    """Both clients have rank 1; a third one, which would have the slice, is in no cohort."""
+def of_two_slices():
+    """An initial model with the factors A2 and B2, and the products of their slices."""
     start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
-    case = Case((SCALED.factors[0],) * 2, (1, 3))
-    found = product(run_ranks(monkeypatch, RaFLoRA((1, 1, 2)), case, start=start))
-    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
+    return start, *(np.outer(b, a) for b, a in zip(np.transpose(B2), A2, strict=True))
+
+
+ONLY_FIRST = Case((SCALED.factors[0],) * 2, (1, 3))  # both clients have rank 1; a third one is in no cohort
+
+
+@pytest.mark.parametrize("method", [RaFLoRA, RBLoRA])
+def test_a_slice_that_nobody_has_is_kept(monkeypatch, method):
+    start, _, second = of_two_slices()
+    close(product(run_ranks(monkeypatch, method((1, 1, 2)), ONLY_FIRST, start=start)), np.outer(B1, A1) + second)
 
 
 def test_raflora_leaves_no_slice_that_cannot_be_trained(monkeypatch):
     """Before any client has the second slice, its b is 0, but not its a."""
     start = network(alpha=2.0).init(jax.random.key(0))
-    variables = run_ranks(monkeypatch, RaFLoRA((1, 1, 2)), Case((SCALED.factors[0],) * 2, (1, 3)), start=start)
+    variables = run_ranks(monkeypatch, RaFLoRA((1, 1, 2)), ONLY_FIRST, start=start)
     close(product(variables), np.outer(B1, A1))
     (a, b), (old, _) = factors(variables), factors(start)
     assert not b[:, 1].any()
@@ -199,11 +160,9 @@ def test_hetlora_weighs_by_size(monkeypatch):
 
 def test_hetlora_pads_the_adapters_of_clients_of_lower_rank(monkeypatch):
     """Clients return what they receive, of which one of rank 1 has the first entry."""
-    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    start, first, second = of_two_slices()
     method = HetLoRA((1, 2), average="weight")
-    found = product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start))
-    first, second = (np.outer(b, a) for b, a in zip(np.transpose(B2), A2, strict=True))
-    close(found, first + second / 4)
+    close(product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start)), first + second / 4)
 
 
 def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
@@ -224,68 +183,25 @@ def test_the_tail_of_a_client():
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize(("least", "ranks"), [(1, [1, 1]), (2, [1, 2])])
-def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, least, ranks):
-    """A client of rank 1 has no tail; the other one's is larger at first."""
-    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 1.1), B2)
+@pytest.mark.parametrize(("factor", "least", "ranks"), [(1.1, 1, [1, 1]), (1.1, 2, [1, 2]), (0.9, 1, [1, 2])])
+def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, factor, least, ranks):
+    """A client of rank 1 has no tail; the other one's is larger at first, or smaller."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, factor), B2)
     method, case = HetLoRA((1, 2), self_pruning=True, least=least), Case(SCALED.factors[:2], (1, 1))
     _, state = run(monkeypatch, method, case, network(alpha=2.0), start)
     views = [SimpleNamespace(client=c, memory=state.clients.memory["it"][c.id], model=network()) for c in CLIENTS]
     assert [int(method.rank_of(view)) for view in views] == ranks
 
 
-def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
-    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 0.9), B2)
-    method = HetLoRA((1, 2), self_pruning=True)
-    _, state = run(monkeypatch, method, Case(SCALED.factors[:2], (1, 1)), network(alpha=2.0), start)
-    assert not state.clients.memory["it"].any()
-
-
-def test_rb_lora_keeps_a_rank_that_nobody_has(monkeypatch):
-    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
-    case = Case((SCALED.factors[0],) * 2, (1, 3))
-    found = product(run_ranks(monkeypatch, RBLoRA((1, 1, 2)), case, start=start))
-    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
-
-
-def test_flora_draws_adapters_for_every_client_and_round():
-    model = network(alpha=2.0)
-    server = with_factors(model.init(jax.random.key(0)), A2, B2)
+def test_flora_draws_adapters_for_every_layer_client_and_round():
+    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
     drawn = []
     for client, key in zip(CLIENTS, jax.random.split(jax.random.key(1)), strict=True):
-        view = SimpleNamespace(server=server, client=client, key=key, model=model, memory=())
-        variables, _ = FLoRA((1, 2)).receive(view)
-        a, b = factors(variables)
-        assert not b.any()
-        assert 0 < np.max(np.abs(a)) <= 3**-0.5
-        drawn.append(a)
-    assert not np.isclose(*drawn).any()
-
-
-REPLACING = [FLoRA(), FlexLoRA(), FedSVD(), RaFLoRA(), RBLoRA()]
-
-
-@pytest.mark.parametrize("method", REPLACING)
-def test_no_momentum_of_adapters_that_were_replaced(method):
-    training = LocalTraining(momentum=0.5, momentum_reset=False)
-    with one_line(f"^{type(method).__name__}: training.momentum_reset=False would move a client's"):
-        FedAvg(training, {"replacing": method}).check(network())
-
-
-@pytest.mark.parametrize("method", REPLACING)
-@pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC()])
-def test_no_partner_that_remembers_changes_of_adapters_that_were_replaced(method, other):
-    expected = "^methods .* and other: other corrects changes of a client's adapters by .*; leave one out$"
-    with one_line(expected):
-        FedAvg(LocalTraining(), {"other": other, "replacing": method}).check(network())
-
-
-def test_flora_draws_adapters_for_every_layer():
-    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
-    view = SimpleNamespace(server=model.init(jax.random.key(0)), client=CLIENTS[0], key=jax.random.key(1), model=model)
-    view.memory = ()
-    one, other = (adapter.a for adapter in _low_rank.adapters(FLoRA().receive(view)[0].params).values())
-    assert not np.isclose(one, other).any()
+        view = SimpleNamespace(server=model.init(jax.random.key(0)), client=client, key=key, model=model, memory=())
+        drawn += [*_low_rank.adapters(FLoRA((1, 2)).receive(view)[0].params).values()]
+    for one, other in itertools.combinations(drawn, 2):
+        assert not one.b.any() and 0 < np.abs(one.a).max() <= 3**-0.5
+        assert not np.isclose(one.a, other.a).any(axis=0).all()
 
 
 def test_flora_leaves_the_base_if_nobody_trains(monkeypatch):
@@ -323,21 +239,36 @@ def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
     assert not product(state.server.variables).any()
 
 
+MOMENTUM, REPLACING = LocalTraining(momentum=0.5, momentum_reset=False), (FLoRA, FlexLoRA, FedSVD, RaFLoRA, RBLoRA)
+DECAYING = dict(weight_decay=0.1), dict(optimizer=constructor(optax.adamw))
+SGD = dict(server_optimizer=constructor(optax.sgd, learning_rate=1.0))
+BESIDE = (  # methods next to it, or other options, and the line
+    *((RoLoRA, {}, FedAvg(LocalTraining(**given)), "RoLoRA: weight decay would move the factor") for given in DECAYING),
+    (RoLoRA, {}, FedAvg(MOMENTUM), "RoLoRA: training.momentum_reset=False would move the"),
+    (RoLoRA, {"x": Scaffold()}, FedAvg(), "methods it and x: x would move the factor"),
+    *((kind, {}, FedAvg(MOMENTUM), f"{kind.__name__}: training.momentum_reset=False would move a client's")
+      for kind in REPLACING),
+    *((kind, {"x": other()}, FedAvg(), "methods .* and x: x corrects changes of a client's adapters by .*; leave one")
+      for kind in REPLACING for other in (Scaffold, FedDyn, FedDC)),
+    *((kind, {}, FedAvg(**SGD), "method it: a server optimizer is given too, ") for kind in (FedSVD, FlexLoRA)),
+    *((FlexLoRA, {"x": other()}, FedAvg(), "methods it and x: x changes uploads, .*; leave one out$")
+      for other in (ClipUpdate, TopK)),
+    (FlexLoRA, {"x": FedExLoRA()}, FedAvg(), "methods it and x: each makes the server's adapters, "),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "others", "algorithm", "message"), BESIDE)
+def test_what_does_not_go_with_methods_of_adapters_is_named(kind, others, algorithm, message):
+    with one_line(f"^{message}"):
+        algorithm.replace(methods={"it": kind(), **others}).check(network())
+
+
+def test_what_goes_with_methods_of_adapters():
+    FedAvg(LocalTraining(optimizer=constructor(optax.adam)), {"it": RoLoRA()}).check(network())
+    FedAvg(methods={"it": FedSVD(), "clip": ClipUpdate()}).check(network())
+
+
 @pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA, FLoRA])
 def test_ranks_above_the_network_s_are_named(method):
-    expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
-    with one_line(expected):
+    with one_line(rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"):
         method((1, 3)).check_with(Setup(LocalTraining(), "none", network()))
-
-
-@pytest.mark.parametrize(
-    ("options", "others", "expected"),
-    [
-        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: a server optimizer .*"),
-        ({}, {"clip": ClipUpdate()}, "methods it and clip: clip changes uploads, .*; leave one out"),
-        ({}, {"top": TopK()}, "methods it and top: top changes uploads, .*; leave one out"),
-    ],
-)
-def test_nothing_changes_adapters_that_are_made_at_the_server(options, others, expected):
-    with one_line(f"^{expected}$"):
-        FedAvg(methods={"it": FlexLoRA(), **others}, **options).check()

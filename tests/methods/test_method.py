@@ -140,13 +140,6 @@ def test_a_method_says_how_clients_are_weighted(method):
     assert FedAvg(TRAINING, {"mine": method}, weighting="size").weights_by == "size"
 
 
-def test_feddc_counts_whole_batches_where_the_last_is_dropped():
-    sizes = jnp.array([33.5, 31.0, 64.0])
-    whole = LocalTraining(batch_size=32, epochs=2)
-    assert whole.mean_client_steps(sizes).tolist() == [4, 2, 4]
-    assert whole.replace(drop_last=True).mean_client_steps(sizes).tolist() == [2, 0, 4]
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -7,15 +7,7 @@ from conftest import assert_same_bits, one_line
 from conftest import run_at_once as run
 
 from experiments.configs import base
-from fedjax_collapse import (
-    FedAvg,
-    FedDecorr,
-    LocalTraining,
-    Model,
-    Participation,
-    Phase,
-    nn,
-)
+from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, Phase, nn
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core import masks
@@ -26,7 +18,6 @@ from fedjax_collapse.methods.personal.lg_fedavg import LGFedAvg
 from fedjax_collapse.run.evaluation import evaluate
 
 SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
-DECORR = {"feddecorr": FedDecorr(0.1, "official")}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +46,7 @@ def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
         rows = np.asarray(tests.rows[client])[: tests.sizes[client]]
         scores.append(np.asarray(evaluate(network, result.personal(client), federation.test).scores)[rows].mean())
     assert result.metrics[-1]["personal_accuracy"] == pytest.approx(np.mean(scores), abs=1e-6)
+    assert result.headline.startswith("personal")
     of_server = masks.by_path(result.variables)["params/Dense_2/bias"]
     own = np.stack([masks.by_path(result.personal(client))["params/Dense_2/bias"] for client in range(5)])
     np.testing.assert_allclose(of_server, own.mean(axis=0), rtol=1e-5, atol=1e-7)
@@ -68,25 +60,6 @@ def test_what_a_method_keeps_is_not_perturbed(federation, network):
     plain = run(federation, network, FedAvg(SIMPLE, sharp, private="head"), rounds=1)
     assert_same_bits(named.variables, plain.variables)
     assert_same_bits(named.state.clients.private, plain.state.clients.private)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "epochs"), [(FedPer(), 1), (FedRep(2, 1), 3), (LGFedAvg(), 1)], ids=["fedper", "fedrep", "lg_fedavg"]
-)
-def test_personal_models_are_scored(federation, method, epochs):
-    """The headline is the mean over clients of the accuracy of their own models, and all of these differ."""
-    network = Model(nn.MLP(4, hidden=(16,)), federation.input_shape)
-    result = run(federation, network, FedAvg(SIMPLE, {"it": method}), rounds=6, evaluate_every=6)
-    assert result.headline.startswith("personal") and result.metrics[-1]["accuracy"] > 0.6
-    assert result.metrics[-1]["accuracy"] == result.metrics[-1]["personal_accuracy"]
-    tests, scores = federation.own_tests(), []
-    for client in range(5):
-        rows = np.asarray(tests.rows[client])[: tests.sizes[client]]
-        scores.append(np.asarray(evaluate(network, result.personal(client), federation.test).scores)[rows].mean())
-    assert result.metrics[-1]["personal_accuracy"] == pytest.approx(np.mean(scores), abs=1e-6)
-    assert all((leaf.std(axis=0) > 0).any() for leaf in result.state.clients.private.values())
-    assert result.clients["steps"][0].tolist() == [epochs * n for n in (3, 1, 5, 3, 3)]
 
 
 def test_parts_of_methods_are_joined(federation):
@@ -105,16 +78,13 @@ def test_parts_of_methods_are_joined(federation):
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (
-            FedAvg(SIMPLE.replace(phases=(Phase(),)), {"fedrep": FedRep()}),
-            "method fedrep: training.phases is given too",
-        ),
+        (FedAvg(SIMPLE.replace(phases=(Phase(),)), {"a": FedRep()}), "method a: training.phases is given too"),
         (FedAvg(SIMPLE.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
         (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
         (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has phases of its own"),
         (
-            FedAvg(SIMPLE.replace(momentum_reset=False), {"fedrep": FedRep()}),
-            "method fedrep: training.momentum_reset=False is given too, and it has phases of its own",
+            FedAvg(SIMPLE.replace(momentum_reset=False), {"a": FedRep()}),
+            "method a: .*=False is given too",
         ),
         (FedAvg(SIMPLE, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no such"),
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),

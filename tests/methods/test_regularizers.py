@@ -9,9 +9,9 @@ import pytest
 from conftest import assert_same_bits, one_line
 from loss_checks import Z6, evaluate, pad
 
-from fedjax_collapse import FedAvg, LocalTraining, simulate
+from fedjax_collapse import FedAvg, Model, nn, simulate
 from fedjax_collapse.core.records import Batch, Outputs
-from fedjax_collapse.methods import MOON, FedMR, FedUV, StructuredDeCov
+from fedjax_collapse.methods import MOON, FedMR, FedRS, FedUV, StructuredDeCov
 
 
 @pytest.mark.parametrize(("first_round", "expected"), [("received", np.log(2)), ("mask", 0.0)])
@@ -53,13 +53,17 @@ def test_feduv_is_as_strong_as_published():
     assert FedUV(0.3).penalty(view)["variance"].strength == 0.3
 
 
+ON_SIMPLEX = Model(nn.MLP(4, head=nn.heads.ETF), (8, 8, 2))
+
+
 @pytest.mark.parametrize(
-    ("regularizer", "message"),
+    ("method", "network", "message"),
     [
-        (StructuredDeCov(num_groups=5), "num_groups 5: expected a divisor of the 6 features"),
-        (FedMR(variant="official", normalise_d2=True), "normalise_d2 True: expected False"),
+        (StructuredDeCov(num_groups=5), Model(nn.MLP(4, (6,)), (8, 8, 2)), "num_groups 5: expected a divisor of the 6"),
+        (FedMR(variant="official", normalise_d2=True), ON_SIMPLEX, "normalise_d2 True: expected False"),
+        (FedRS(use_bias=False), ON_SIMPLEX, "FedRS: use_bias=False needs a linear classifier, that of network MLP has"),
     ],
 )
-def test_mismatched_values_are_rejected_before_the_first_round(federation, model, regularizer, message):
+def test_mismatched_values_are_rejected_before_the_first_round(federation, method, network, message):
     with one_line(message):
-        simulate(federation, model, FedAvg(LocalTraining(), {"it": regularizer}), rounds=1, key=jax.random.key(0))
+        simulate(federation, network, FedAvg(methods={"it": method}), rounds=1, key=jax.random.key(0))
