@@ -82,36 +82,23 @@ def test_client_states_are_divided(federation, network):
     check(engine.run_rounds(rounds, algorithm, state, data, examples, 2).state.clients)
 
 
-@pytest.fixture(scope="module")
-def personal_rounds(federation):
-    """The result of rounds of all clients, whose models have parts of their own, on a client map."""
+def test_states_at_home_are_their_clients(federation, monkeypatch):
+    """Where everyone takes part states stay with the devices, also if the layout is reduced; what is seen of them is
+    ordered by identity."""
     model = Model(nn.SmallCNN(4, (4,)), federation.input_shape)
 
-    def go(client_map, rounds=3, folder=None):
-        schedule = dict(rounds=rounds, evaluate_every=2, key=jax.random.key(3))
-        return simulate(federation, model, PERSONAL, client_map=client_map, folder=folder, **schedule)
+    def go(client_map):
+        schedule = dict(rounds=3, evaluate_every=2, key=jax.random.key(3))
+        return simulate(federation, model, PERSONAL, client_map=client_map, **schedule)
 
-    return go
-
-
-@pytest.fixture(scope="module")
-def on_one_device(personal_rounds):
-    return personal_rounds(CHUNKED(1))
-
-
-def test_states_at_home_are_their_clients(personal_rounds, on_one_device):
-    """Where everyone takes part states stay with the devices; what is seen of them is ordered by identity."""
-    result = personal_rounds(SHARDED(2, CHUNKED(2)))
-    assert_close(result.state.clients, on_one_device.state.clients, TOLERANCE)
-    assert_close(result.personal(1), on_one_device.personal(1), TOLERANCE)
-    for row, expected in zip(result.metrics, on_one_device.metrics, strict=True):
-        assert_close(row, expected, 1e-6)
-
-
-def test_states_move_with_a_layout_that_is_reduced(personal_rounds, on_one_device, monkeypatch):
+    expected, result = go(CHUNKED(1)), go(SHARDED(2, CHUNKED(2)))
+    assert_close(result.personal(1), expected.personal(1), TOLERANCE)
+    for row, of_one in zip(result.metrics, expected.metrics, strict=True):
+        assert_close(row, of_one, 1e-6)
     needed = iter([math.inf, 0.0])
     monkeypatch.setattr(memory, "program_bytes", lambda compile: next(needed))
-    assert_close(personal_rounds(SHARDED(2, CHUNKED(5))).state.clients, on_one_device.state.clients, TOLERANCE)
+    for found in (result, go(SHARDED(2, CHUNKED(5)))):
+        assert_close(found.state.clients, expected.state.clients, TOLERANCE)
     assert next(needed, None) is None
 
 

@@ -8,11 +8,9 @@ from conftest import assert_close, assert_same_bits
 from flax import struct
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
-from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.engine import host_rounds, rounds
 from fedjax_collapse.methods import Method
-from fedjax_collapse.training.communication import communication
 
 SHARDED = engine.Sharded(2, engine.Chunked(2))
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
@@ -53,6 +51,8 @@ class Exchange(Method):
 
 @struct.dataclass
 class Silent(Exchange):
+    """Exchanges nothing."""
+
     unused = ("dispatch",)
 
 
@@ -102,17 +102,15 @@ def test_one_round_by_hand(federation):
     assert_same_bits(after.server.variables, before.server.variables)
 
 
-@pytest.fixture(scope="module")
-def sharded(federation):
-    """State and records of two devices with two clients side by side."""
-    return run(federation, SHARDED, rule=UNRELIABLE)
-
-
-def test_all_layouts_agree(federation, sharded):
+def test_all_layouts_storages_and_resumed_runs_agree(federation):
+    """Two devices with two clients side by side have the same bits on the host, and after a stop."""
     expected, _, _ = run(federation, rule=UNRELIABLE)
     assert np.ptp(expected.clients.memory["exchange"]["trained"]) > 0
+    sharded = run(federation, SHARDED, rule=UNRELIABLE)
     for found in (sharded[0], run(federation, engine.Vectorized(), rule=UNRELIABLE)[0]):
         assert_close(found, expected, TOLERANCE)
+    assert_same_bits(run(federation, SHARDED, rule=UNRELIABLE, module=host_rounds)[:2], sharded[:2])
+    assert_same_bits(run(federation, SHARDED, rule=UNRELIABLE, calls=(1, 2))[0], sharded[0])
 
 
 def test_states_at_home(federation):
@@ -121,14 +119,6 @@ def test_states_at_home(federation):
     found, _, order = run(federation, SHARDED, cohort_size=5)
     assert none is None and order.tolist() != sorted(order.tolist()) and len(order) > 5
     assert_close(found, expected, TOLERANCE)
-
-
-def test_states_on_the_host(federation, sharded):
-    assert_same_bits(run(federation, SHARDED, rule=UNRELIABLE, module=host_rounds)[:2], sharded[:2])
-
-
-def test_resumed_runs(federation, sharded):
-    assert_same_bits(run(federation, SHARDED, rule=UNRELIABLE, calls=(1, 2))[0], sharded[0])
 
 
 def test_a_client_that_is_skipped_has_not_arrived(federation):
@@ -143,18 +133,3 @@ def test_a_client_that_is_skipped_has_not_arrived(federation):
     assert_same_bits(seen, np.tile([3.0, 0, 3, 3, 3], (5, 1)))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.clients))
     assert_same_bits(run(broken, module=host_rounds, **options)[0], found)
-
-
-def test_what_is_sent(federation):
-    """Up: the heads. Down: the heads and their mean; noise and who was seen stay at the server."""
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    size = {path: leaf.size for path, leaf in masks.by_path(shapes).items()}
-    total, head = sum(size.values()), size[HEAD]
-    own = head + size["params/Dense_1/bias"]
-    found = communication(FedAvg(TRAINING, {"exchange": Exchange()}), model, federation.train)
-    assert found.up == {"params": total - own + head}
-    assert found.down == {"params": total - own + head, "exchange": head}
-    assert found.kept == own + head + 1
-    silent = communication(FedAvg(TRAINING, {"exchange": Silent()}), model, federation.train)
-    assert silent.up == silent.down == {"params": total - own}

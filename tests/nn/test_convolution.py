@@ -12,11 +12,19 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings import chunks, winograd
 from fedjax_collapse.nn.lowerings.convolution import Convolution, candidates, choose_lowering, convolve
 
+SMALL = st.tuples(st.integers(1, 3), st.integers(1, 4))
 COMMON = dict(
-    padding=st.integers(0, 3),
-    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)),
-    clients=st.sampled_from([None, 2]),
-)
+    size=st.integers(1, 5), stride=st.just(1), padding=st.integers(0, 3), channels=SMALL, groups=st.integers(1, 2),
+    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)), clients=st.sampled_from([None, 2]), platform=st.just("cpu"),
+)  # fmt: skip
+ANY = dict(stride=st.integers(1, 3), platform=st.sampled_from(["cpu", "gpu"]))
+DRAWN = {  # what a lowering takes that differs from that
+    "patches": dict(**ANY, groups=st.sampled_from([1, 1, 2, 3])),
+    "product": dict(**ANY, size=st.just(1), padding=st.just(0), groups=st.just(1)),
+    "shifted": dict(stride=ANY["stride"], channels=st.tuples(st.just(1), st.integers(1, 2)), groups=st.integers(1, 4)),
+    "strips": dict(channels=st.tuples(st.integers(1, 3), st.sampled_from([1, 16, 20, 70]))),
+    **{f"winograd{tile}, {size}": dict(size=st.just(size)) for tile in (2, 4) for size in (3, 5)},
+}
 
 
 def outputs_and_gradients(images, kernel, how):
@@ -30,7 +38,7 @@ def outputs_and_gradients(images, kernel, how):
 
 
 def compare_with_xla(
-    lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2, platform="cpu", most=1e-5
+    lowering, size, stride, padding, extent, channels, clients, groups, platform="cpu", batch=2, most=1e-5
 ):
     rng = np.random.default_rng(0)
     lead = () if clients is None else (clients,)
@@ -45,38 +53,15 @@ def compare_with_xla(
     assert_close(*both(images, kernel), most)
 
 
-@settings(max_examples=5, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    stride=st.integers(1, 3),
-    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    groups=st.sampled_from([1, 1, 2, 3]),
-    platform=st.sampled_from(["cpu", "gpu"]),
-    **COMMON,
-)
-def test_patches(size, stride, padding, extent, channels, clients, groups, platform):
-    compare_with_xla("patches", size, stride, padding, extent, channels, clients, groups, platform=platform)
-
-
+@pytest.mark.parametrize("name", DRAWN)
 @settings(max_examples=4, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    stride=st.integers(1, 3),
-    multiplier=st.integers(1, 2),
-    groups=st.integers(1, 4),
-    **COMMON,
-)
-def test_shifted(size, stride, padding, extent, multiplier, clients, groups):
-    compare_with_xla("shifted", size, stride, padding, extent, (1, multiplier), clients, groups)
-
-
-@pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.parametrize("size", [3, 5])
-@settings(max_examples=2, deadline=None)
-@given(channels=st.tuples(st.integers(1, 3), st.integers(1, 4)), groups=st.integers(1, 2), **COMMON)
-def test_winograd(tile, size, padding, extent, channels, clients, groups):
-    most = 2e-5 if (tile, size) == (4, 5) else 1e-5  # its eight points are rounded most
-    compare_with_xla(f"winograd{tile}", size, 1, padding, extent, channels, clients, groups, most=most)
+@given(data=st.data())
+def test_a_lowering_equals_xla(name, data):
+    drawn = data.draw(st.fixed_dictionaries(COMMON | DRAWN[name]))
+    if name == "strips":
+        drawn["padding"] = min(drawn["padding"], drawn["size"] - 1)
+    most = 2e-5 if name == "winograd4, 5" else 1e-5  # its eight points are rounded most
+    compare_with_xla(name.partition(",")[0], most=most, **drawn)
 
 
 @pytest.mark.parametrize(("tile", "size", "most"), [(2, 3, 2e-7), (4, 3, 4.5e-7), (2, 5, 5e-7), (4, 5, 2e-6)])
@@ -88,28 +73,6 @@ def test_winograd_in_32_bits(tile, size, most):
     with jax.enable_x64(True):
         exact = np.asarray(convolve(np.float64(images), np.float64(kernel), Convolution(padding=1, lowering="patches")))
     assert np.sqrt(np.mean((outputs - exact) ** 2) / np.mean(exact**2)) < most
-
-
-@settings(max_examples=5, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    channels=st.tuples(st.integers(1, 3), st.sampled_from([1, 16, 20, 70])),
-    groups=st.integers(1, 2),
-    **COMMON,
-)
-def test_strips(size, padding, extent, channels, clients, groups):
-    compare_with_xla("strips", size, 1, min(padding, size - 1), extent, channels, clients, groups)
-
-
-@settings(max_examples=4, deadline=None)
-@given(
-    stride=st.integers(1, 3),
-    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    platform=st.sampled_from(["cpu", "gpu"]),
-    **COMMON | {"padding": st.just(0)},
-)
-def test_product(stride, padding, extent, channels, clients, platform):
-    compare_with_xla("product", 1, stride, padding, extent, channels, clients, platform=platform)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)])
@@ -201,26 +164,30 @@ def test_size_of_chunks(monkeypatch):
         assert seen[-1] == size
 
 
-def test_auto_on_a_cpu_never_is_xla():
+@pytest.mark.parametrize(
+    ("images", "kernel", "options", "expected"),
+    [
+        ((16, 8, 8, 32), (3, 3, 32, 128), {}, "winograd4"),
+        ((32, 4, 4, 32), (3, 3, 32, 128), {}, "winograd2"),
+        ((10, 2, 2, 32), (3, 3, 32, 128), {}, "patches"),
+        ((16, 8, 8, 32), (5, 5, 32, 64), dict(padding=2), "winograd4"),
+        ((16, 8, 8, 32), (7, 7, 32, 64), {}, "patches"),
+        ((16, 8, 8, 32), (3, 3, 32, 64), dict(stride=2), "patches"),
+        ((16, 8, 8, 32), (3, 3, 16, 64), dict(groups=2), "winograd4"),
+        ((16, 8, 8, 32), (3, 3, 1, 64), dict(stride=2, groups=32), "shifted"),
+        ((8, 8, 8, 3), (3, 3, 3, 64), {}, "strips"),
+        ((8, 8, 8, 3), (3, 3, 3, 64), dict(stride=2), "patches"),
+        ((8, 8, 8, 1), (1, 1, 1, 64), dict(padding=0), "patches"),
+    ],
+)
+def test_auto_on_a_cpu_never_is_xla(images, kernel, options, expected):
     """Winograd for 3x3 convolutions in 32 bits, in smaller tiles of fewer pixels, and not of the fewest; strips for
     colours, shifted for one channel a group, else patches."""
-    shape, same = (16, 8, 8, 32), Convolution(padding=1)
-    assert choose_lowering(shape, (3, 3, 32, 128), same) == "winograd4"
-    assert choose_lowering((32, 4, 4, 32), (3, 3, 32, 128), same) == "winograd2"
-    assert choose_lowering((10, 2, 2, 32), (3, 3, 32, 128), same) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 64), same, dtype="bfloat16") == "patches"
-    assert choose_lowering(shape, (5, 5, 32, 64), same._replace(padding=2)) == "winograd4"
-    assert choose_lowering(shape, (7, 7, 32, 64), same) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 64), same._replace(stride=2)) == "patches"
-    assert choose_lowering(shape, (3, 3, 16, 64), same._replace(groups=2)) == "winograd4"
-    assert choose_lowering(shape, (3, 3, 1, 64), same._replace(stride=2, groups=32)) == "shifted"
-    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same) == "strips"
-    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same._replace(stride=2)) == "patches"
-    assert choose_lowering((8, 8, 8, 1), (1, 1, 1, 64), Convolution()) == "patches"
-    for groups in (1, 2, 32):
-        kernel, how = jnp.ones((3, 3, 32 // groups, 32)), same._replace(groups=groups)
-        program = jax.make_jaxpr(jax.vmap(lambda i, k, how=how: convolve(i, k, how)))
-        assert "conv_general" not in str(program(jnp.ones((2, *shape)), jnp.stack([kernel] * 2)))
+    how = Convolution(**dict(padding=1) | options)
+    assert choose_lowering(images, kernel, how) == expected
+    assert choose_lowering(images, kernel, how, dtype="bfloat16") in ("patches", "shifted", "strips")
+    program = jax.make_jaxpr(jax.vmap(lambda i, k: convolve(i, k, how)))
+    assert "conv_general" not in str(program(jnp.ones((2, *images)), jnp.ones((2, *kernel))))
 
 
 def test_5x5_kernels_amplify_the_rounding_of_16_bit_products():

@@ -11,12 +11,10 @@ from conftest import assert_same_bits, one_line, run_at_once
 from tiny_networks import TINY, tiny_model
 
 from experiments import launch
-from experiments.benchmarks import overheads
 from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, load_run, nn
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import resolve_arm
 from fedjax_collapse.core import masks
-from fedjax_collapse.methods.classifier.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.classifier.fedetf import FedETF
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
 from fedjax_collapse.schema.options import with_options
@@ -93,15 +91,6 @@ def test_options_of_heads(federation):
     with one_line("part head: the network has no such layer"):
         cosines.mask("head")
     assert models[with_options(ETF, projector_dim=0)] is fixed
-
-
-def test_methods_find_a_network_with_their_head(federation):
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
-    assert {"FedETF", "FedGELA", "FedDrPlus"} <= overheads.methods().keys()
-    assert overheads.accepted(FedAvg(), model) is model
-    assert overheads.accepted(FedAvg(methods={"it": FedETF()}), model).module.head is ETF
-    assert overheads.accepted(FedAvg(methods={"it": FedDrPlus()}), model).module.head is Simplex
-    assert overheads.accepted(FedAvg(private="batch_norm"), model) is None
 
 
 CONFIG = """
