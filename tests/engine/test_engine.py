@@ -16,7 +16,6 @@ from fedjax_collapse import (
     Federation,
     LocalTraining,
     Model,
-    Participation,
     engine,
     nn,
     simulate,
@@ -45,18 +44,6 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
     advance = engine.run_rounds(rounds, algorithm, state, data, examples, num_rounds)
     state = engine.without_padding(advance.state, federation.num_clients)
     return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
-
-
-@pytest.mark.slow
-def test_same_seed_same_bits_and_another_seed_others(federation, model):
-    first, second = (run(federation, model, ARMS["feddecorr"]) for _ in range(2))
-    assert_same_bits(first, second)
-    keys = [jax.random.key(seed) for seed in (1, 2)]
-    results = [
-        simulate(federation, model, ARMS["fedavg"], rounds=1, key=key, variables=first.state.server.variables)
-        for key in keys
-    ]
-    assert results[0].metrics != results[1].metrics
 
 
 def test_padding_of_the_index_table_changes_nothing(federation, model):
@@ -91,31 +78,6 @@ def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model, 
         simulate(federation, model, ARMS["feddecorr"], rounds=7, evaluate_every=max_rounds, **options)
         simulate(federation, model, changed, rounds=5, evaluate_every=max_rounds, **options)
     assert sum("_run_rounds" in name for name in compiled) == 2
-
-
-@pytest.mark.slow
-def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
-    together = simulate(federation, model, ARMS["fedavgm"], rounds=5, evaluate_every=3, key=jax.random.key(0))
-    single = simulate(federation, model, ARMS["fedavgm"], rounds=5, key=jax.random.key(0))
-    assert_same_bits(together.variables, single.variables)
-    assert_same_bits(together.clients, single.clients)
-    assert [row["round"] for row in together.metrics] == [3, 5]
-    assert together.metrics == [single.metrics[2], single.metrics[4]]
-
-
-def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, network):
-    def draw(round):
-        return Participation().draw(jax.random.fold_in(jax.random.key(0), round), jnp.arange(6) + 1, cohort_size=3)
-
-    cohorts = np.asarray(jax.vmap(draw)(jnp.arange(3000)))
-    assert all(len(set(cohort)) == 3 for cohort in cohorts)
-    np.testing.assert_allclose(np.bincount(cohorts.ravel()) / 3000, 0.5, atol=0.04)
-    for num_rounds in (1, 2):
-        _, record, watched = run(federation, network, ARMS["fedavg"], num_rounds=num_rounds, cohort_size=3)
-        losses, steps = record.metrics["task_loss"][:num_rounds], record.steps[:num_rounds]
-        assert [np.isfinite(row).sum() for row in losses] == [3] * num_rounds
-        assert ((steps > 0) == np.isfinite(losses)).all()
-        assert watched.ids.tolist() == [np.flatnonzero(steps[-1])[0]]
 
 
 def test_shuffled_rows():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from fedjax_collapse.losses.norms import centre, inverse_root, root, smaller_gram, squared_distances, squared_gram_norm
+from fedjax_collapse.losses.norms import inverse_root, root, squared_distances
 
 
 def test_squared_distances_and_their_derivative():
@@ -34,22 +34,3 @@ def test_roots_are_flat_at_zero(function):
     expected = {root: ([0, 1e-15, 2], [0, 5e14, 0.25]), inverse_root: ([0, 0, 0.5], [0, 0, -0.0625])}[function]
     np.testing.assert_allclose(function(x), expected[0], rtol=1e-6)
     np.testing.assert_allclose(jax.vmap(jax.grad(function))(x), expected[1], rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4)])
-def test_smaller_gram(shape):
-    rows = np.random.default_rng(0).normal(size=shape)
-    gram = smaller_gram(jnp.asarray(rows))
-    assert gram.shape == (min(shape), min(shape))
-    np.testing.assert_allclose(np.linalg.eigvalsh(gram)[::-1], np.linalg.svd(rows)[1] ** 2, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(squared_gram_norm(jnp.asarray(rows)), np.sum((rows.T @ rows) ** 2), rtol=1e-5)
-
-
-def test_centre():
-    rows = jnp.array([[1.0, 2], [3, 6], [jnp.nan, 1e30]])
-    centred, count = centre(rows, jnp.array([True, True, False]))
-    np.testing.assert_array_equal(centred, [[-1, -2], [1, 2], [0, 0]])
-    assert count == 2 and count.dtype == rows.dtype
-    for count in (0, 1):
-        centred, _ = centre(rows, jnp.arange(3) < count)
-        np.testing.assert_array_equal(centred, 0)

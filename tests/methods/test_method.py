@@ -155,12 +155,3 @@ def test_numbers_of_local_steps(federation, changes, expected):
     """Fractions of an epoch are rounded up to whole steps; a number of steps is the same for all clients."""
     [(_, steps)] = TRAINING.replace(**changes).phase_steps(federation.ownership.sizes)
     assert jnp.broadcast_to(steps, 5).tolist() == expected
-
-
-@pytest.mark.slow
-def test_a_frozen_and_a_private_part_take_no_part_in_uploads(float64, federation, network):
-    start = network.init(jax.random.key(3))
-    for algorithm in (FedAvg(TRAINING, private="head"), FedAvg(TRAINING.replace(freeze="head"))):
-        noisy = algorithm.replace(methods={"noisy_update": NoisyUpdate(1.0)})
-        result = run(federation, network, noisy, variables=start)
-        assert_same_bits(result.state.server.variables.params["Dense_1"], start.params["Dense_1"])

@@ -73,15 +73,6 @@ def test_the_submitters_are_a_fixed_fraction_of_the_clients(fraction, count):
         assert other != chosen.ravel().tolist()
 
 
-def test_a_client_that_does_not_submit_reports_nothing():
-    shared = Prototypes(jnp.zeros((2, 3)), jnp.zeros(2, bool))
-    regularizer = FedMR(submission=0.5)
-    for client in range(10):
-        sums, counts = report(regularizer, Z6, Y6, shared, client)
-        submits = is_submitter(client, 0.5, 0)
-        assert sums.any() == counts.any() == submits
-
-
 def test_lite_draws_rows_without_replacement_and_padding_takes_no_place():
     mask = jnp.arange(9) % 3 > 0
     drawn = np.array(jax.vmap(lambda key: draw_rows(key, mask, 4))(jax.random.split(jax.random.key(0), 500)))

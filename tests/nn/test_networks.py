@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_close, one_line
-from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
+from tiny_networks import KINDS, TINY, batch_of, initialize, least_model, tiny_model, training_step
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, nn, simulate
 from fedjax_collapse.core import masks
@@ -263,16 +263,6 @@ def products_of(jaxpr):
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr")):
             found.extend(products_of(inner.jaxpr) if hasattr(inner, "jaxpr") else [])
     return found
-
-
-def test_bfloat16_is_near_float32(float64):
-    outputs = []
-    for dtype in (None, "bfloat16"):
-        model = tiny_model("moon_cnn", dtype=dtype)
-        arguments = (initialize(tiny_model("moon_cnn")), batch_of(model.input_shape))
-        outputs.append(compiled(lambda v, b, model=model: model.apply(v, b, True)[0], *arguments)(*arguments))
-    assert_close(*outputs, 0.05)
-    assert np.abs(outputs[0].logits - outputs[1].logits).max() > 1e-6
 
 
 @pytest.mark.parametrize(("name", "draws"), [("wide_resnet", 3), ("efficientnet_b0", 2), ("resnet18", 0)])

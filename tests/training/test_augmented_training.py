@@ -51,16 +51,6 @@ def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
 
 
 @pytest.mark.slow
-def test_layouts_agree_and_training_differs_from_that_without(federation):
-    federation = federation._replace(train=in_grey(federation.train))
-    augmented = FedAvg(TRAINING.replace(augmentation=augment.auto_augment))
-    alone, together = (run(federation, augmented, m) for m in (engine.Chunked(1), engine.Vectorized()))
-    assert_close(alone[0], together[0], 1e-5)
-    plain, _ = run(federation, FedAvg(TRAINING), engine.Chunked(1))
-    assert np.abs(plain.params["Dense_0"]["kernel"] - alone[0].params["Dense_0"]["kernel"]).max() > 1e-4
-
-
-@pytest.mark.slow
 def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkeypatch):
     """As on a CPU, and as on an accelerator."""
     images, keys = in_grey(federation.train).inputs[:24].astype(jnp.float32), jax.random.split(jax.random.key(0), 24)
@@ -153,13 +143,3 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
     config.training.augmentation = "flamby_isic2019"
     with one_line(r"12 x 12 pixels .* at least 200 x 200; set data\.image_size"):
         build.model(plain(config), larger)
-
-
-def test_presets_by_name():
-    config = config_base.get_config()
-    assert build.algorithm(plain(config)).training.augmentation is None
-    config.training.augmentation = "feddecorr_cifar10"
-    assert build.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
-    config.training.augmentation = "feddecor_cifar10"
-    with one_line("did you mean 'feddecorr_cifar10'"):
-        build.algorithm(plain(config))

@@ -11,7 +11,7 @@ from conftest import Given, one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedProx
-from fedjax_collapse.optim.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
+from fedjax_collapse.optim.aggregation import Upload, damped_momentum, sum_clients, weigh
 
 
 class Scalar(nn.Module):
@@ -97,21 +97,6 @@ def test_sgd_is_torchs(float64):
         w = optax.apply_updates(w, updates)
         path.append(float(w))
     np.testing.assert_allclose(path, [0.79, 0.4351, 0.024319], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [
-        (damped_momentum(0.5), [[0.8, 2.1], [0.65, 2.0]]),
-        (optax.sgd(1.0, momentum=0.5), [[0.6, 2.2], [0.3, 2.0]]),
-    ],
-)
-def test_server_momentum(float64, optimizer, expected):
-    params = jnp.array([1.0, 2.0])
-    state = optimizer.init(params)
-    for delta, value in zip(([-0.4, 0.2], [-0.1, -0.3]), expected, strict=True):
-        params, state = server_step(optimizer, state, params, -jnp.array(delta))
-        np.testing.assert_allclose(params, value, rtol=1e-12)
 
 
 def test_aggregation_is_a_weighted_mean_and_padding_clients_add_nothing():
