@@ -12,19 +12,7 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, one_line
 
-from fedjax_collapse import (
-    MOON,
-    FedAvg,
-    FedDyn,
-    Federation,
-    FedMR,
-    LocalTraining,
-    Model,
-    Recalibrate,
-    Scaffold,
-    engine,
-    nn,
-)
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import cohort, host_rounds, rounds
 from fedjax_collapse.run import evaluation as evaluations
@@ -35,11 +23,13 @@ TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.
 AUGMENTED = TRAINING.replace(augmentation=augment.preset("feddecorr_cifar10"))
 ARMS = {
     "fedavg": FedAvg(TRAINING),
-    "recalibrated": FedAvg(TRAINING, {"recalibrate": Recalibrate()}),
-    "private_feddyn_moon": FedAvg(TRAINING, {"feddyn": FedDyn(), "moon": MOON()}, private="head"),
-    "scaffold_fedmr_augmented": FedAvg(AUGMENTED, {"scaffold": Scaffold(), "fedmr": FedMR(initial_prototypes=True)}),
+    "recalibrated": FedAvg(TRAINING, {"recalibrate": methods.Recalibrate()}),
+    "private_feddyn_moon": FedAvg(TRAINING, {"feddyn": methods.FedDyn(), "moon": methods.MOON()}, private="head"),
+    "scaffold_fedmr_augmented": FedAvg(
+        AUGMENTED, {"scaffold": methods.Scaffold(), "fedmr": methods.FedMR(initial_prototypes=True)}
+    ),
 }
-SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
+SCAFFOLD = FedAvg(TRAINING, {"scaffold": methods.Scaffold()})
 MAPS = {"chunked": engine.Chunked(2), "sharded": engine.Sharded(2, engine.Chunked(1))}
 MLP = nn.MLP(4, hidden=(4,))
 NETWORKS = {"recalibrated": nn.MLP(4, hidden=(3,), norm="batch")}

@@ -6,21 +6,7 @@ import numpy as np
 import pytest
 from conftest import Given, assert_close, assert_same_bits, run_at_once
 
-from fedjax_collapse import (
-    MOON,
-    FedAvg,
-    FedDC,
-    FedMR,
-    FedNova,
-    LocalTraining,
-    Model,
-    Participation,
-    Recalibrate,
-    Scaffold,
-    engine,
-    nn,
-)
-from fedjax_collapse.methods import TopK
+from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, methods, nn
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
@@ -28,11 +14,15 @@ pytestmark = pytest.mark.slow
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 LOST = Participation(upload_loss=0.5)
 ARMS = {
-    "scaffold_moon_fednova": FedAvg(TRAINING, {"scaffold": Scaffold(), "moon": MOON(), "fednova": FedNova()}),
-    "feddc_fedmr_top_k_by_batches": FedAvg(
-        TRAINING, {"feddc": FedDC(), "fedmr": FedMR(initial_prototypes=True), "top_k": TopK(0.5)}, weighting="batches"
+    "scaffold_moon_fednova": FedAvg(
+        TRAINING, {"scaffold": methods.Scaffold(), "moon": methods.MOON(), "fednova": methods.FedNova()}
     ),
-    "recalibrated_fedper": FedAvg(TRAINING, {"recalibrate": Recalibrate()}, private="head"),
+    "feddc_fedmr_top_k_by_batches": FedAvg(
+        TRAINING,
+        {"feddc": methods.FedDC(), "fedmr": methods.FedMR(initial_prototypes=True), "top_k": methods.TopK(0.5)},
+        weighting="batches",
+    ),
+    "recalibrated_fedper": FedAvg(TRAINING, {"recalibrate": methods.Recalibrate()}, private="head"),
 }
 
 
@@ -87,7 +77,7 @@ UNRELIABLE = Participation(
     0.8, engine.Available(0.9, period=8), dropout=0.2, stragglers=0.4, upload_loss=0.4,
     clock=engine.Clock(1.0, step_spread=1.0, deadline=4.0),
 )  # fmt: skip
-ALGORITHM = FedAvg(TRAINING.replace(steps=4), {"scaffold": Scaffold()})
+ALGORITHM = FedAvg(TRAINING.replace(steps=4), {"scaffold": methods.Scaffold()})
 
 
 def test_layouts_and_storages_agree(float64, federation, network):

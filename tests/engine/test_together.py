@@ -6,6 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import small_studies
 from conftest import assert_close
 
 from experiments import launch
@@ -38,9 +39,7 @@ METHODS = {
     "feddecorr": lambda i: FedAvg(training(i), {"feddecorr": FedDecorr(0.1 * (i + 1), "official")}),
     "fedmr": lambda i: FedAvg(training(i), {"fedmr": FedMR(inter=0.1 * (i + 1))}),
     "scaffold": lambda i: FedAvg(training(i), {"scaffold": Scaffold()}),
-    "fedlc": lambda i: FedAvg(
-        training(i), {"fedlc": FedLC(counts="global")}
-    ),  # its clients report before the first round
+    "fedlc": lambda i: FedAvg(training(i), {"fedlc": FedLC(counts="global")}),  # clients report before the first round
 }
 
 
@@ -102,24 +101,18 @@ def test_together_is_chosen_where_devices_wait_less():
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts a study of two arms that differ in a strength, with three seeds; returns the exit status."""
+    """Starts a study of two arms that differ in a strength, with two seeds; returns the exit status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setattr(summaries, "write_report", lambda study: study)
-    path = tmp_path / "strengths.py"
-    path.write_text(
-        "from experiments.configs import quickstart\n"
-        "def get_config(arg=''):\n"
-        "    config = quickstart.get_config('smoke')\n"
-        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 4\n"
-        "    config.rounds, config.seeds, config.checkpoint_every = 3, (0, 1), 1\n"
-        "    config.arms = {f'strength{s}': dict(methods=dict(feddecorr=dict(strength=s / 10))) for s in (1, 2)}\n"
-        "    return config\n"
+    config = small_studies.write_config(
+        tmp_path,
+        "config.rounds, config.seeds, config.checkpoint_every = 3, (0, 1), 1",
+        "config.arms = {f'strength{s}': dict(methods=dict(feddecorr=dict(strength=s / 10))) for s in (1, 2)}",
     )
 
-    def start_study(workdir, *arguments, runs="together"):
-        command = [f"--config={path}", f"--config.engine.runs={runs}", f"--workdir={tmp_path / workdir}", *arguments]
-        return launch.main(command)
+    def start_study(workdir, *arguments, runs="together", should_stop=None):
+        given = f"--config.engine.runs={runs}", f"--workdir={tmp_path / workdir}", *arguments
+        return small_studies.start(config, *given, should_stop=should_stop)
 
     return start_study
 
@@ -145,7 +138,7 @@ def test_a_study_trains_seeds_and_strengths_together(start, tmp_path, capsys):
     assert len(set(last["together"].values())) == 4
 
 
-def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path, monkeypatch, capsys):
+def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path, capsys):
     """A study killed between the saves of two runs: the last round that all have kept; else those of one round."""
     assert start("whole") == 0
     whole = results(tmp_path / "whole")
@@ -153,8 +146,7 @@ def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path
     def has_two_rows():
         return any(text.count("\n") == 2 for text in results(tmp_path / "killed").values())
 
-    monkeypatch.setattr(launch, "stop_on_signal", lambda: has_two_rows)
-    assert start("killed") == launch.STOPPED
+    assert start("killed", should_stop=has_two_rows) == launch.STOPPED
     ahead, *others = [tmp_path / "killed" / p.parent.relative_to(tmp_path / "whole")
                       for p in sorted((tmp_path / "whole").glob("*/*/metrics.jsonl"))]  # fmt: skip
     assert rounds_kept(ahead) == (1, 2)
@@ -162,7 +154,6 @@ def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path
         for file in sorted((other / "checkpoints" / "2").rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
         (other / "checkpoints" / "2").rmdir()
-    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
     capsys.readouterr()
     assert start("killed") == 0
     assert "seeds 0, 1: resumes after round 1" in capsys.readouterr().out

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, one_line
+from small_studies import start, write_config
 
-from experiments import launch
 from fedjax_collapse import (
     Backdoor,
     Domains,
@@ -106,7 +106,7 @@ def test_what_a_measurement_and_a_result_hold_is_shown_in_one_line(views, federa
     """Arrays by type and shape; masks and numbers as they are."""
     seen, result = views
     view, counts = seen[-1], federation.class_counts()
-    for record, start in (
+    for record, beginning in (
         (view, "MeasurementView(round 2, local models of "),
         (view.server, "MeasuredModel(variables=Variables(params=<"),
         (view.server.moments, "Moments(shift=float64["),
@@ -118,7 +118,7 @@ def test_what_a_measurement_and_a_result_hold_is_shown_in_one_line(views, federa
         (Divergence(1, "line", {"step": np.arange(99)}), "Divergence(round=1, line='line', arrays=<1 array of 99 "),
         (ClientScores(*np.zeros((4, 99))), "ClientScores(size=float64[99], score=float64[99]"),
     ):
-        assert repr(record).startswith(start) and "\n" not in repr(record) and len(repr(record)) < 450, repr(record)
+        assert repr(record).startswith(beginning) and "\n" not in repr(record) and len(repr(record)) < 450, repr(record)
 
 
 def test_classes_by_hand(views):
@@ -338,26 +338,19 @@ def test_a_regression_has_ranks_and_no_classes():
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+def start_with(tmp_path):
+    """Starts a study with measurements of all clients; returns the exit status."""
 
     def start_study(measured):
-        (tmp_path / "mine.py").write_text(
-            "from experiments.configs import quickstart\n"
-            "def get_config(arg=''):\n"
-            "    config = quickstart.get_config('smoke')\n"
-            "    config.network, config.clients, config.training.epochs = dict(name='mlp', hidden=(12,)), 4, 1\n"
-            f"    config.arms, config.watch, config.measurements = dict(only=dict()), 'all', {measured}\n"
-            "    return config\n"
-        )
-        return launch.main([f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}"])
+        config = write_config(tmp_path, f"config.watch, config.measurements = 'all', {measured}")
+        return start(config, f"--workdir={tmp_path / 'study'}")
 
     return start_study
 
 
 @pytest.mark.slow
-def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
-    assert start(dict(ranks="feature_ranks", head="head_spectrum", client_drift="client_drift")) == 0
+def test_a_config_names_them_and_the_report_shows_them(start_with, tmp_path):
+    assert start_with(dict(ranks="feature_ranks", head="head_spectrum", client_drift="client_drift")) == 0
     rows = (tmp_path / "study" / "only" / "seed0" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["measured/ranks/local_nesum_mean"] >= 1
     study = load(tmp_path / "study")
@@ -374,8 +367,8 @@ def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
         assert arrays["head/local_singular_values"].shape == (2, 4, 10)
 
 
-def test_a_name_that_is_none(start, capsys):
-    assert start({"x": "neural_colapse"}) == 2
+def test_a_name_that_is_none(start_with, capsys):
+    assert start_with({"x": "neural_colapse"}) == 2
     error = capsys.readouterr().err
     assert (
         "unknown measurements.x 'neural_colapse': did you mean 'neural_collapse'?" in error and error.count("\n") == 1

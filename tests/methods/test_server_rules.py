@@ -10,19 +10,7 @@ import pytest
 from conftest import assert_close, assert_same_bits, one_line
 from conftest import run_at_once as run
 
-from fedjax_collapse import (
-    Batch,
-    FedAvg,
-    FedDecorr,
-    FedDyn,
-    FedNova,
-    LocalTraining,
-    Model,
-    Participation,
-    Recalibrate,
-    engine,
-    nn,
-)
+from fedjax_collapse import Batch, FedAvg, LocalTraining, Model, Participation, engine, methods, nn
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.methods.classifier.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
@@ -30,7 +18,7 @@ from fedjax_collapse.methods.server.fedexp import FedExP
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
-DECORR = {"feddecorr": FedDecorr(0.1, "official")}
+DECORR = {"feddecorr": methods.FedDecorr(0.1, "official")}
 
 
 def extrapolate(method, start, rounds, weights=(0.5, 0.5)):
@@ -281,15 +269,15 @@ INVALID = [
     ),
     (FedAvg(TRAINING.replace(freeze="head"), CALIBRATED), "training.freeze 'head' freezes the head"),
     (
-        FedAvg(TRAINING, {**CALIBRATED, "recalibrate": Recalibrate()}),
+        FedAvg(TRAINING, {**CALIBRATED, "recalibrate": methods.Recalibrate()}),
         "recalibrate: recalibrate evaluates another",
     ),
-    (FedAvg(TRAINING, {"feddyn": FedDyn(), **CALIBRATED}), "feddyn: feddyn evaluates another"),
+    (FedAvg(TRAINING, {"feddyn": methods.FedDyn(), **CALIBRATED}), "feddyn: feddyn evaluates another"),
     (
         FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),
         "CCVR: clients 'all' report only .* when='end'",
     ),
-    (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), "fednova: fednova changes"),
+    (FedAvg(TRAINING, {"fednova": methods.FedNova(), "it": FedExP()}), "fednova: fednova changes"),
 ]
 
 

@@ -54,7 +54,7 @@ def compare_with_xla(
 
 
 @pytest.mark.parametrize("name", DRAWN)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_a_lowering_equals_xla(name, data):
     drawn = data.draw(st.fixed_dictionaries(COMMON | DRAWN[name]))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_same_bits, one_line, run_at_once
+from small_studies import start, write_config
 from tiny_networks import TINY, tiny_model
 
 from experiments import launch
@@ -93,25 +94,17 @@ def test_options_of_heads(federation):
     assert models[with_options(ETF, projector_dim=0)] is fixed
 
 
-CONFIG = """
-from experiments.configs import quickstart
-
-def get_config(arg=''):
-    config = quickstart.get_config('smoke')
-    config.network, config.training.epochs = dict(name='mlp', hidden=(6,), head=dict(name='etf', scale=10.0)), 1
-    etf = dict(methods=dict(fedetf=dict(), feddecorr=dict()))
-    config.arms = dict(etf=etf, linear=dict(network=dict(head='linear')))
-    return config
-"""
-
-
 def test_a_config_names_heads(tmp_path, monkeypatch):
     """A run whose network has a head with options continues, and is loaded again; an arm has another head."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    (tmp_path / "mine.py").write_text(CONFIG)
-    study = [f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}", "--arm=etf"]
-    assert launch.main(study) == launch.main(study) == 0
+    config = write_config(
+        tmp_path,
+        "config.network = dict(name='mlp', hidden=(6,), head=dict(name='etf', scale=10.0))",
+        "etf = dict(methods=dict(fedetf=dict(), feddecorr=dict()))",
+        "config.arms = dict(etf=etf, linear=dict(network=dict(head='linear')))",
+    )
+    study = [config, f"--workdir={tmp_path / 'study'}", "--arm=etf"]
+    assert start(*study) == start(*study) == 0
     run = load_run(tmp_path / "study" / "etf" / "seed0")
     assert run.model.module.head == with_options(ETF, scale=10.0) and "scale" in run.variables.params["head"]
     described = json.loads((tmp_path / "study" / "etf" / "seed0" / "run.json").read_text())["model"]["module"]

@@ -9,23 +9,7 @@ import pytest
 from conftest import assert_close, assert_same_bits, one_line
 from test_fedavg import FULL, SCALAR, server_path, states, training, two_clients
 
-from fedjax_collapse import (
-    ClipUpdate,
-    DeCov,
-    FedAvg,
-    FedCM,
-    FedDC,
-    FedDyn,
-    Federation,
-    FedNova,
-    LocalTraining,
-    Model,
-    NoisyUpdate,
-    Scaffold,
-    engine,
-    nn,
-    simulate,
-)
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn, simulate
 from fedjax_collapse.core import masks
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.methods.drift.fednova import effective_steps
@@ -69,19 +53,19 @@ def with_method(algorithm, **changes):
 
 TABLE = {
     "scaffold": (
-        FedAvg(training(), {"scaffold": Scaffold()}),
+        FedAvg(training(), {"scaffold": methods.Scaffold()}),
         [-0.065, -0.1295, -0.17313],
         [-0.065, -0.1295, -0.17313],
         (0.21815, [-2.1428, 2.5791]),
     ),
     "feddyn": (
-        FedAvg(training(), {"feddyn": FedDyn(alpha=0.5)}),
+        FedAvg(training(), {"feddyn": methods.FedDyn(alpha=0.5)}),
         [-0.125, -0.2208875, -0.2690997813],
         [-0.0625, -0.14169375, -0.2053967656],
         ({"h": np.mean([1.0723409375, -1.1997469687])}, {"h": [1.0723409375, -1.1997469687]}),
     ),
     "feddc": (
-        FedAvg(training(), {"feddc": FedDC(alpha=0.5)}),
+        FedAvg(training(), {"feddc": methods.FedDC(alpha=0.5)}),
         [-0.125, -0.2641375, -0.3399616563],
         [-0.0625, -0.16331875, -0.2516402031],
         (
@@ -119,7 +103,7 @@ def test_feddyn_evaluates_everybodys_latest_model(float64):
 
 
 def test_fednova_with_two_and_four_steps(float64):
-    algorithm = FedAvg(training(batch_size=1), {"fednova": FedNova()}, weighting="equal")
+    algorithm = FedAvg(training(batch_size=1), {"fednova": methods.FedNova()}, weighting="equal")
     after = states(algorithm, repeated(1, 2), FULL)
     np.testing.assert_allclose(server_path(after), [0.0000375, 0.0000589702, 0.0000712626], atol=1e-10)
 
@@ -152,7 +136,7 @@ def test_server_optimizers(float64, optimizer, expected):
 
 def test_methods_of_other_classes_are_other_programs():
     """Also under one name, and with equal fields, where JAX takes dataclasses of other classes for equal."""
-    kinds = DeCov, ClipUpdate, NoisyUpdate
+    kinds = methods.DeCov, methods.ClipUpdate, methods.NoisyUpdate
     made = [jax.tree.structure(FedAvg(methods={"it": kind()})) for kind in kinds]
     assert len(set(made)) == len(kinds) and made[0] != made[1] != made[2] != made[0]
     same = FedAvg(methods={"it": kinds[0](0.5), "other": kinds[1]()})
@@ -163,7 +147,7 @@ def test_methods_of_other_classes_are_other_programs():
 @pytest.mark.parametrize("name", ["scaffold", "fednova", "feddyn", "feddc"])
 def test_drop_last_leaves_small_clients_as_they_are(float64, name):
     """Of 3 and 1 examples in batches of 2, one step and none: the second client keeps its weight and moves nothing."""
-    algorithm = {"fednova": FedAvg(methods={"fednova": FedNova()}), **{k: v[0] for k, v in TABLE.items()}}[name]
+    algorithm = {"fednova": FedAvg(methods={"fednova": methods.FedNova()}), **{k: v[0] for k, v in TABLE.items()}}[name]
     algorithm = algorithm.replace(training=training(batch_size=2, epochs=1, drop_last=True))
     state = states(algorithm, repeated(3, 1), [(1, 2)])[0]
     moved = 0.2  # by one step from 0 with gradient -2
@@ -314,7 +298,7 @@ def test_wrong_values(algorithm, message):
         algorithm.check(SCALAR)
 
 
-@pytest.mark.parametrize("method", [FedNova(), FedCM()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", [methods.FedNova(), methods.FedCM()], ids=lambda method: type(method).__name__)
 def test_without_momentum_no_buffer_is_carried(float64, federation, network, method):
     """Rounds are as with a momentum of 0 that is traced, for which SGD has a buffer."""
     algorithm = FedAvg(TRAINING.replace(momentum=0.0), {"it": method})
