@@ -5,17 +5,7 @@ import pytest
 from conftest import assert_close, one_line, run_at_once
 from sklearn.metrics import average_precision_score
 
-from fedjax_collapse import (
-    MULTI_LABEL,
-    FedAvg,
-    FedDecorr,
-    Federation,
-    LocalTraining,
-    Model,
-    measurements,
-    methods,
-    nn,
-)
+from fedjax_collapse import MULTI_LABEL, FedAvg, FedDecorr, Federation, LocalTraining, Model, measurements, methods, nn
 from fedjax_collapse.analysis.ranking import average_precisions
 from fedjax_collapse.losses import summed_binary_cross_entropy
 

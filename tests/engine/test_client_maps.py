@@ -12,12 +12,7 @@ from fedjax_collapse.engine.client_maps import Chunked, Sharded
 
 @pytest.mark.parametrize(
     ("devices", "at_once", "expected"),
-    [
-        (2, 1, [0, 3, 4, 1, 2, 5]),
-        (3, 1, [0, 5, 1, 4, 2, 3]),
-        (2, 2, [0, 1, 6, 7, 2, 3, 4, 5]),
-        (1, 2, [0, 1, 2, 3]),
-    ],
+    [(2, 1, [0, 3, 4, 1, 2, 5]), (3, 1, [0, 5, 1, 4, 2, 3]), (2, 2, [0, 1, 6, 7, 2, 3, 4, 5]), (1, 2, [0, 1, 2, 3])],
 )
 def test_chunks_are_dealt_in_turn_and_back(devices, at_once, expected):
     """Given by size, the largest chunk of a row goes to the device that had the smallest one of the row before."""

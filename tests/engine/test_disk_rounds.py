@@ -8,17 +8,7 @@ import pytest
 from conftest import assert_same_bits, one_line
 from small_store import save_small_store
 
-from fedjax_collapse import (
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    Participation,
-    Scaffold,
-    engine,
-    nn,
-    simulate,
-)
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Scaffold, engine, nn, simulate
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import client_states
 from fedjax_collapse.run.divergence import Suspicion, find_nonfinite

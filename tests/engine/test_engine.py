@@ -10,16 +10,7 @@ import optax
 import pytest
 from conftest import assert_close, assert_same_bits, one_line
 
-from fedjax_collapse import (
-    FedAvg,
-    FedDecorr,
-    Federation,
-    LocalTraining,
-    Model,
-    engine,
-    nn,
-    simulate,
-)
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, engine, nn, simulate
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
 from fedjax_collapse.engine import rounds as engine_rounds

@@ -12,17 +12,7 @@ import pytest
 from conftest import assert_close, one_line
 from small_studies import start, write_config
 
-from fedjax_collapse import (
-    Backdoor,
-    Domains,
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    measurements,
-    nn,
-    simulate,
-)
+from fedjax_collapse import Backdoor, Domains, FedAvg, Federation, LocalTraining, Model, measurements, nn, simulate
 from fedjax_collapse.analysis import confusion, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank

@@ -11,17 +11,7 @@ from composed_algorithms import composed_algorithms, network_of
 from conftest import assert_same_bits, one_line
 
 import fedjax_collapse
-from fedjax_collapse import (
-    REGRESSION,
-    FedAvg,
-    LocalTraining,
-    Method,
-    Model,
-    Participation,
-    engine,
-    nn,
-    simulate,
-)
+from fedjax_collapse import REGRESSION, FedAvg, LocalTraining, Method, Model, Participation, engine, nn, simulate
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.base import exclusives

@@ -9,20 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from personal_case import (
-    TRAINING,
-    W1,
-    W2,
-    A,
-    TwoLayers,
-    close,
-    federation,
-    in_order,
-    matrices,
-    of_client,
-    run,
-    system,
-)
+from personal_case import TRAINING, W1, W2, A, TwoLayers, close, federation, in_order, matrices, of_client, run, system
 from personal_case import variables as of
 
 from fedjax_collapse import FedAvg, Model, UserError

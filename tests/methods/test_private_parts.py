@@ -82,10 +82,7 @@ def test_parts_of_methods_are_joined(federation):
         (FedAvg(SIMPLE.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
         (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
         (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has phases of its own"),
-        (
-            FedAvg(SIMPLE.replace(momentum_reset=False), {"a": FedRep()}),
-            "method a: .*=False is given too",
-        ),
+        (FedAvg(SIMPLE.replace(momentum_reset=False), {"a": FedRep()}), "method a: .*=False is given too"),
         (FedAvg(SIMPLE, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no such"),
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
     ],

@@ -263,20 +263,14 @@ def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
 
 CALIBRATED = {"ccvr": CCVR()}
 INVALID = [
-    (
-        FedAvg(TRAINING, CALIBRATED, private="head"),
-        "CCVR: private 'head' makes features differ between clients",
-    ),
+    (FedAvg(TRAINING, CALIBRATED, private="head"), "CCVR: private 'head' makes features differ between clients"),
     (FedAvg(TRAINING.replace(freeze="head"), CALIBRATED), "training.freeze 'head' freezes the head"),
     (
         FedAvg(TRAINING, {**CALIBRATED, "recalibrate": methods.Recalibrate()}),
         "recalibrate: recalibrate evaluates another",
     ),
     (FedAvg(TRAINING, {"feddyn": methods.FedDyn(), **CALIBRATED}), "feddyn: feddyn evaluates another"),
-    (
-        FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),
-        "CCVR: clients 'all' report only .* when='end'",
-    ),
+    (FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}), "CCVR: clients 'all' report only .* when='end'"),
     (FedAvg(TRAINING, {"fednova": methods.FedNova(), "it": FedExP()}), "fednova: fednova changes"),
 ]
 

@@ -181,8 +181,7 @@ def test_dropout_is_of_the_adapters_inputs_in_training():
 
 
 @pytest.mark.parametrize(
-    ("rank", "layers", "count"),
-    [(4, QUERY_VALUE, 36_864), (8, EVERY_LINEAR[:4], 147_456), (8, EVERY_LINEAR, 331_776)],
+    ("rank", "layers", "count"), [(4, QUERY_VALUE, 36_864), (8, EVERY_LINEAR[:4], 147_456), (8, EVERY_LINEAR, 331_776)]
 )
 def test_numbers_of_parameters(rank, layers, count):
     """Of a published vision transformer; nothing is computed."""

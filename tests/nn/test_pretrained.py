@@ -210,18 +210,8 @@ def test_files_of_all_libraries(float64, tmp_path):
 @pytest.mark.parametrize(
     ("whose", "usual", "other", "message"),
     [
-        (
-            "timm",
-            dict(epsilon=1e-6, gelu="erf"),
-            dict(epsilon=1e-5),
-            "timm only with epsilon=1e-06; .* epsilon=1e-05",
-        ),
-        (
-            "torchvision",
-            dict(epsilon=1e-6, gelu="erf"),
-            dict(gelu="tanh"),
-            "torchvision only with gelu='erf'; the",
-        ),
+        ("timm", dict(epsilon=1e-6, gelu="erf"), dict(epsilon=1e-5), "timm only with epsilon=1e-06; .* epsilon=1e-05"),
+        ("torchvision", dict(epsilon=1e-6, gelu="erf"), dict(gelu="tanh"), "torchvision only with gelu='erf'; the"),
         ("hugging_face", dict(epsilon=1e-12, gelu="erf"), {}, "Hugging Face only with epsilon=1e-12; the network has"),
         ("big_vision", dict(epsilon=1e-6, gelu="tanh"), {}, "the JAX codes only with gelu='tanh'; .* has gelu='erf'"),
     ],
