@@ -15,7 +15,7 @@ from fedjax_collapse import Model, nn
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
-from fedjax_collapse.nn.layers import BatchNorm, Conv, Dense, GroupNorm, avg_pool, max_pool, normalize
+from fedjax_collapse.nn.layers import BatchNorm, GroupNorm, avg_pool, max_pool
 from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
 from fedjax_collapse.nn.network import LayerOptions
 
@@ -251,42 +251,6 @@ def test_group_norm_equals_torch():
         compare_with_torch(lambda x, g=groups, v=variables: GroupNorm(g).apply(v, x), reference, images, 5e-6)
     with one_line("GroupNorm of 6 channels: expected a divisor of them, not 4 groups"):
         GroupNorm(4).init(jax.random.key(0), jnp.asarray(images))
-
-
-class Block(flax.linen.Module):
-    """Grouped convolution, normalisation, dense."""
-
-    norm: str = "batch"
-    dtype: str | None = None
-
-    @flax.linen.compact
-    def __call__(self, images, mask, train):
-        images = Conv(4, groups=2, dtype=self.dtype)(images)
-        options = dict(groups=4) if self.norm == "group" else {}
-        return Dense(3, dtype=self.dtype)(normalize(self.norm, images, mask, train, **options).mean((1, 2)))
-
-
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_bfloat16_keeps_parameters_and_statistics_in_float32(norm):
-    """And gives what float32 gives, up to rounding."""
-    images, mask = jax.random.normal(jax.random.key(1), (6, 5, 5, 4)), jnp.ones(6, bool)
-    variables = Block(norm).init(jax.random.key(0), images, mask, train=True)
-
-    def gradients(variables, images, dtype):
-        def loss(params):
-            outputs, stats = Block(norm, dtype).apply(
-                variables | {"params": params}, images, mask, train=True, mutable=["batch_stats"]
-            )
-            return jnp.sum(outputs**2), (outputs, stats)
-
-        return jax.grad(loss, has_aux=True)(variables["params"])
-
-    gradients = jax.jit(gradients, static_argnums=2)
-    gradient, (outputs, stats) = gradients(variables, images, "bfloat16")
-    exact, (expected, exact_stats) = gradients(variables, images, None)
-    assert outputs.dtype == jnp.bfloat16 and expected.dtype == jnp.float32
-    assert {leaf.dtype for leaf in jax.tree.leaves((gradient, stats))} == {jnp.dtype("float32")}
-    assert_close((gradient, stats, outputs.astype("float32")), (exact, exact_stats, expected), 0.1)
 
 
 @pytest.mark.parametrize(

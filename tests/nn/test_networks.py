@@ -265,6 +265,18 @@ def products_of(jaxpr):
     return found
 
 
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_bfloat16_is_near_float32(norm):
+    """Outputs, and running statistics and a step's params, which are float32."""
+    found = []
+    for dtype in (None, "bfloat16"):
+        model = tiny_model("small_cnn", dtype=dtype, norm=norm)
+        arguments = initialize(tiny_model("small_cnn", norm=norm)), batch_of(model.input_shape)
+        found.append(compiled(functools.partial(training_step, model), *arguments)(*arguments))
+    assert_close(*found, 0.05)
+    assert np.abs(found[0][0].logits - found[1][0].logits).max() > 1e-6
+
+
 @pytest.mark.parametrize(("name", "draws"), [("wide_resnet", 3), ("efficientnet_b0", 2), ("resnet18", 0)])
 def test_dropout_needs_training_and_a_key(name, draws):
     """One draw for each block (those with a shortcut in EfficientNet, and one before its dense layer)."""

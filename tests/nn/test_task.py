@@ -115,16 +115,15 @@ def test_wrong_outputs():
 
 def test_wrong_labels_of_tokens():
     federation = sentences()
-    arrays = np.asarray(federation.train.inputs), np.asarray(federation.train.labels)
-    make, names = type(federation).from_inputs, federation.class_names
-    with one_line(r"expected integers \[examples, length\] with pad"):
-        make(arrays[0], arrays[1][:, 0], [[0]], *arrays, class_names=names, pad=0)
-    with one_line("all are 0, which is padding"):
-        make(arrays[0], 0 * arrays[1], [[0]], *arrays, class_names=names, pad=0)
-    with one_line(r"labels of an example have shapes \[6\] for training, \[5\] for the test"):
-        make(*arrays, [[0]], arrays[0], arrays[1][:, 1:], class_names=names, pad=0)
-    with one_line("label 11 has no name among 10 class names"):
-        make(*arrays, [[0]], *arrays, class_names=names[:10], pad=0)
+    inputs, labels, names = (*map(np.asarray, federation.train[:2]), federation.class_names)
+    for own, test, count, message in (
+        (labels[:, 0], labels, None, r"expected integers \[examples, length\] with pad"),
+        (0 * labels, labels, None, "all are 0, which is padding"),
+        (labels, labels[:, 1:], None, r"of an example have shapes \[6\] for training, \[5\] for the test"),
+        (labels, labels, 10, "label 11 has no name among 10 class names"),
+    ):
+        with one_line(message):
+            type(federation).from_inputs(inputs, own, [[0]], inputs, test, class_names=names[:count], pad=0)
 
 
 def test_networks_of_tokens_and_one_label_of_an_example():
