@@ -10,7 +10,7 @@ from conftest import assert_close, assert_same_bits, one_line, run_at_once
 from flax import struct
 
 from experiments.configs import robust
-from fedjax_collapse import FedAvg, FedExP, LocalTraining, engine, methods, simulate
+from fedjax_collapse import FedAvg, FedExP, LocalTraining, methods, simulate
 from fedjax_collapse.config.build import algorithm
 from fedjax_collapse.config.cells import cells_of
 from fedjax_collapse.config.plain_values import plain
@@ -21,7 +21,7 @@ from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.methods.robust._attacks import Honest
 from fedjax_collapse.methods.robust.alie import deviations
 from fedjax_collapse.methods.robust.min_max import largest_step
-from fedjax_collapse.training import local, server
+from fedjax_collapse.training import server
 
 UPLOADS = [
     (1.0, 0.0, 2.0), (1.3, 0.1, 1.7), (0.8, -0.3, 2.2), (1.1, 0.4, 2.4), (0.6, -0.2, 1.9),
@@ -222,9 +222,11 @@ def test_attacks_on_data(federation, network):
     assert_same_bits(found._replace(inputs=()), batch._replace(inputs=(), labels=found.labels))
 
 
-@struct.dataclass
 class Seen(methods.Method):
-    """Reports a client's labels: its class counts, two passes over its data, and what it trains on."""
+    """A client remembers its labels: its class counts, two passes over its data, and what it trains on."""
+
+    def init_memory(self, variables, shapes):
+        return (jnp.zeros(4, int),) * 4
 
     def init_carry(self, view):
         return jnp.zeros(4, int)
@@ -234,7 +236,7 @@ class Seen(methods.Method):
 
     def finish(self, view):
         passed = view.over_batches(lambda total, batch: total + self.count(batch), jnp.zeros(4, int))
-        return (), (view.class_counts, view.sum_over_batches(self.count), passed, view.carry)
+        return (view.class_counts, view.sum_over_batches(self.count), passed, view.carry), ()
 
     @staticmethod
     def count(batch):
@@ -242,23 +244,13 @@ class Seen(methods.Method):
 
 
 def test_all_that_a_malicious_client_computes_is_of_changed_batches(federation, network):
-    """The last of five clients; another one has its own labels."""
-    algorithm = FedAvg(TRAINING, {"label_flip": methods.LabelFlip(), "seen": Seen()})
-    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
-
-    @jax.jit
-    def report(id):
-        rows, size = (leaf[id] for leaf in federation.ownership)
-        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[id], state.clients)
-        known = dict(weight=0.3, num_clients=jnp.array(5), mean_size=jnp.array(22.0))
-        client = Client(id, size, rows=rows, state=own, key=jax.random.key(1), **known)
-        return local.run(local.LocalContext(algorithm, network, federation.train, state.server, 0, client)).upload.total
-
-    for id, labels in ((3, slice(None)), (4, slice(None, None, -1))):
-        expected = np.asarray(federation.class_counts())[id][labels]
-        for counts in report(id)["seen"]:
-            assert counts.tolist() == expected.tolist()
-    assert expected.tolist() != expected[::-1].tolist()
+    """The last of five clients; the others have their own labels."""
+    result = run_at_once(federation, network, FedAvg(TRAINING, {"flip": methods.LabelFlip(), "seen": Seen()}))
+    expected = np.array(federation.class_counts())
+    assert expected[4].tolist() != expected[4][::-1].tolist()
+    expected[4] = expected[4][::-1]
+    for counts in result.state.clients.memory["seen"]:
+        np.testing.assert_array_equal(counts, expected)
 
 
 @struct.dataclass
