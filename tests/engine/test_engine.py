@@ -10,19 +10,14 @@ import optax
 import pytest
 from conftest import assert_close, assert_same_bits, one_line
 
-from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, engine, nn, simulate
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, Participation, engine, nn, simulate
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
-from fedjax_collapse.engine import rounds as engine_rounds
-from fedjax_collapse.optim.aggregation import damped_momentum
+from fedjax_collapse.schema.options import constructor
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)
 CHUNKED = engine.Chunked(2)
-ARMS = {
-    "fedavg": FedAvg(TRAINING),
-    "feddecorr": FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}),
-    "fedavgm": FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(damped_momentum, 0.5)),
-}
+DECORR = FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")})
 
 
 def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_size=None, max_rounds=2):
@@ -39,20 +34,20 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
 
 def test_padding_of_the_index_table_changes_nothing(federation, model):
     """More padding rows, and others: the same batches, the same bits."""
-    ownership, expected = federation.ownership, run(federation, model, ARMS["feddecorr"])
+    ownership, expected = federation.ownership, run(federation, model, DECORR)
     is_padding = jnp.arange(ownership.rows.shape[1]) >= ownership.sizes[:, None]
     wider = jnp.pad(ownership.rows, ((0, 0), (0, 13)), constant_values=5)
     for rows in (wider, jnp.where(is_padding, 77, ownership.rows)):
         other = federation._replace(ownership=ownership._replace(rows=rows))
-        assert_same_bits(run(other, model, ARMS["feddecorr"]), expected)
+        assert_same_bits(run(other, model, DECORR), expected)
 
 
 def test_padded_steps_change_nothing(federation, model):
     """A client in a chunk with a longer one ends as it does in a chunk with its like."""
-    alone = run(federation, model, ARMS["feddecorr"], engine.Vectorized(), num_rounds=1)
+    alone = run(federation, model, DECORR, engine.Vectorized(), num_rounds=1)
     sizes = federation.ownership.sizes.at[2].set(8)  # the longest client becomes short
     short = federation._replace(ownership=federation.ownership._replace(sizes=sizes))
-    together = run(short, model, ARMS["feddecorr"], engine.Vectorized(), num_rounds=1)
+    together = run(short, model, DECORR, engine.Vectorized(), num_rounds=1)
     others = [0, 1, 3, 4]
     assert_same_bits(*({k: v[0][others] for k, v in r.record.metrics.items()} for r in (alone, together)))
     assert alone.watched.ids.tolist() == [0]
@@ -60,14 +55,18 @@ def test_padded_steps_change_nothing(federation, model):
 
 
 @pytest.mark.slow
-def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model, compiled):
-    changed = FedAvg(
-        TRAINING.replace(learning_rate=0.1, momentum=0.5, epochs=1), {"feddecorr": FedDecorr(0.7, "official")}
-    )
+def test_one_compilation_for_all_rounds_and_numbers(federation, model, compiled):
+    """Those of training, of a method, of the server's optimizer and of the rule who takes part."""
     options = dict(key=jax.random.key(0), client_map=engine.Sharded(2, engine.Chunked(1)))
     for max_rounds in (3, 4):  # 4: a shape that no other test has compiled
-        simulate(federation, model, ARMS["feddecorr"], rounds=7, evaluate_every=max_rounds, **options)
-        simulate(federation, model, changed, rounds=5, evaluate_every=max_rounds, **options)
+        for number, rounds in ((0.2, 7), (0.4, 5)):
+            training = TRAINING.replace(learning_rate=number, momentum=number, epochs=5 * number)
+            optimizer = constructor(optax.sgd, learning_rate=1.0, momentum=number)
+            algorithm = FedAvg(training, {"feddecorr": FedDecorr(number, "official")}, server_optimizer=optimizer)
+            clock = engine.Clock(1.0, deadline=3 + number)
+            rule = Participation(dropout=number, stragglers=number, upload_loss=number, clock=clock)
+            given = dict(rounds=rounds, evaluate_every=max_rounds, participation=rule)
+            simulate(federation, model, algorithm, **given, **options)
     assert sum("_run_rounds" in name for name in compiled) == 2
 
 
@@ -86,15 +85,6 @@ def test_debug_loop_names_client_and_step(federation):
     with pytest.raises(FloatingPointError, match="is not finite") as error:
         run(federation, model, exploding, engine.Loop(), num_rounds=1)
     assert error.value.__notes__[0] == "in local step 1 of client 4"  # client 1, the smaller one, has a single step
-
-
-def test_server_optimizer_numbers_are_traced(federation, network):
-    sizes = set()
-    for momentum in (0.1, 0.2):
-        optimizer = jax.tree_util.Partial(optax.sgd, 1.0, momentum=momentum)
-        run(federation, network, FedAvg(TRAINING, server_optimizer=optimizer))
-        sizes.add(engine_rounds._run_rounds_compiled._cache_size())
-    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize(

@@ -108,19 +108,6 @@ def test_stragglers_take_a_share_of_their_steps(federation, network):
     assert result.timing[0]["samples"] == sum(samples) + 7
 
 
-def test_numbers_of_the_rule_are_traced(federation, network):
-    """Other probabilities do not compile again."""
-    from fedjax_collapse.engine import rounds as engine_rounds
-
-    compiled = set()
-    for dropout in (0.2, 0.4):
-        chances = dict(dropout=dropout, stragglers=dropout, upload_loss=dropout)
-        rule = Participation(**chances, clock=engine.Clock(1.0, deadline=3 + dropout))
-        run(federation, network, FedAvg(TRAINING), rule)
-        compiled.add(engine_rounds._run_rounds_compiled._cache_size())
-    assert len(compiled) == 1
-
-
 def available(*arguments, **options):
     return Participation(sampler=engine.Available(*arguments, **options))
 
