@@ -23,11 +23,10 @@ from fedjax_collapse.schema.options import with_options
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 COPIED = with_options(TwoHeads, use_bias=False, copied=True)
-FIRST_BATCH = TRAINING.replace(steps=1)
 
 
-def rod(training=TRAINING, **options):
-    return FedAvg(training, {"fedrod": FedRoD(**options)})
+def rod():
+    return FedAvg(TRAINING, {"fedrod": FedRoD()})
 
 
 def copied():
