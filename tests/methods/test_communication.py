@@ -70,11 +70,12 @@ def of(federation, network, training=TRAINING, private="none", **methods):
 def test_every_method_by_hand(federation, network):
     """P params, H of them of the head, and S statistics of the model; C classes, d features, k numbers of prototypes.
 
-    FedProto sends prototypes only. FedALA keeps two arrays for each of the head and whether it mixed before. FedAMP
-    sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads and the
-    features' variance and means besides prototypes, and receives heads. FedFomo sends the model and what others gain,
-    and receives models and whose they are. A model that is measured is sent twice, without statistics that are measured
-    again. Heads for newcomers are sent, and their mean to every client, which keeps whether it has been in a cohort.
+    FedProc's clients do not look at which prototypes there are. FedProto sends prototypes only. FedALA keeps two arrays
+    for each of the head and whether it mixed before. FedAMP sends params and receives mixtures; what the server alone
+    uses is not kept by clients. FedPAC sends heads and the features' variance and means besides prototypes, and
+    receives heads. FedFomo sends the model and what others gain, and receives models and whose they are. A model that
+    is measured is sent twice, without statistics that are measured again. Heads for newcomers are sent, and their mean
+    to every client, which keeps whether it has been in a cohort.
     """
     (p, s), (h, _), (c, d) = count(network), count(network, "head"), (4, 6)
     model, body, k = {"params": p, "batch_stats": s}, {"params": p - h, "batch_stats": s}, c * d + c
@@ -87,13 +88,7 @@ def test_every_method_by_hand(federation, network):
         ("fednova", {}, model, model | {"fednova": 1}, 0),
         ("fedexp", {}, model, model | {"fedexp": 1}, 0),
         ("moon", {}, model, model, p + s + 1),
-        (
-            "fedproc",
-            {},
-            model | {"fedproc": c * d},
-            model | {"fedproc": k},
-            0,
-        ),  # clients do not look at which there are
+        ("fedproc", {}, model | {"fedproc": c * d}, model | {"fedproc": k}, 0),
         ("fedmr", {}, model | {"fedmr": k}, model | {"fedmr": k}, 0),
         ("fedmr", dict(prototypes="one_hot"), model, model, 0),
         ("noisy_update", {}, model, model, 0),
@@ -128,19 +123,14 @@ def test_a_clip_that_follows_a_quantile(federation):
     assert found.up == found.down == params | {"dp_fedavg": 1}
 
 
-def test_a_frozen_head_is_not_sent(federation, network):
-    params, statistics = count(network, other="head")
-    frozen = of(federation, network, TRAINING.replace(freeze="head"))
-    assert frozen.up == frozen.down == {"params": params, "batch_stats": statistics} and frozen.kept == 0
-
-
-def test_private_parts_stay(federation, network):
-    for private in ("head", "batch_norm"):
-        params, statistics = count(network, other=private)
-        found = of(federation, network, private=private)
-        shared = {"params": params} | ({"batch_stats": statistics} if statistics else {})
-        assert found.up == found.down == shared
-        assert found.kept == sum(count(network, private)) and found.counters == (statistics > 0)
+@pytest.mark.parametrize(("part", "is_private"), [("head", True), ("batch_norm", True), ("head", False)])
+def test_private_parts_stay_and_frozen_ones_are_not_sent(federation, network, part, is_private):
+    params, statistics = count(network, other=part)
+    given = dict(private=part) if is_private else dict(training=TRAINING.replace(freeze=part))
+    found = of(federation, network, **given)
+    shared = {"params": params} | ({"batch_stats": statistics} if statistics else {})
+    assert found.up == found.down == shared
+    assert found.kept == is_private * sum(count(network, part)) and found.counters == (statistics > 0)
 
 
 @pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal"), ("feddbe", "head/shift")])
