@@ -75,8 +75,9 @@ def test_every_method_has_a_key_of_its_own(federation):
 @pytest.mark.slow
 @pytest.mark.parametrize("hook", WRONG)
 def test_what_a_hook_returns_is_checked(federation, network, hook):
+    kind = struct.dataclass(type("Wrong", (Method,), {hook: WRONG[hook]}))
     with one_line(f"method mine: its {hook} returned another tree than it received"):
-        run(federation, network, FedAvg(TRAINING, {"mine": type("Wrong", (Method,), {hook: WRONG[hook]})()}))
+        run(federation, network, FedAvg(TRAINING, {"mine": kind()}))
 
 
 @pytest.mark.parametrize(

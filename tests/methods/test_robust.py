@@ -222,6 +222,7 @@ def test_attacks_on_data(federation, network):
     assert_same_bits(found._replace(inputs=()), batch._replace(inputs=(), labels=found.labels))
 
 
+@struct.dataclass
 class Seen(methods.Method):
     """A client remembers its labels: its class counts, two passes over its data, and what it trains on."""
 
