@@ -25,9 +25,11 @@ import pytest
 from flax import struct
 from unrendered import svg as unrendered_svg
 
-from fedjax_collapse import Federation, Model, Participation, UserError, engine, nn, partition, simulate
+from fedjax_collapse import Federation, LocalTraining, Model, Participation, UserError, engine, nn, partition, simulate
 from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.engine import timing
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)  # of most tests, which so share programs
 
 sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old one
 jax.config.update("jax_num_cpu_devices", 8)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
-from conftest import assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits
 
-from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods import TopK
 from fedjax_collapse.optim.aggregation import damped_momentum
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow
 
 CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
 TOLERANCE = 1e-9  # in float64: the order of summation is all that differs
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 # with ``drop_last``, ``simulate`` chooses the layouts of ``prepare``, so that all tests share compiled programs
 METHODS = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1), "fedmr": FedMR(), "top_k": TopK(0.5)}
 DAMPED = jax.tree_util.Partial(damped_momentum, 0.5)

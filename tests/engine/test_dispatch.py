@@ -4,16 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits
 from flax import struct
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
+from fedjax_collapse import FedAvg, Model, Participation, engine, nn
 from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.engine import host_rounds, rounds
 from fedjax_collapse.methods import Method
 
 SHARDED = engine.Sharded(2, engine.Chunked(2))
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 UNRELIABLE = Participation(0.6, dropout=0.2, upload_loss=0.5)
 TOLERANCE = 1e-9
 HEAD, KEY = "params/Dense_1/kernel", 12  # of the rounds, the first of which has a lost upload

@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import Given, assert_close, assert_same_bits, run_at_once
+from conftest import TRAINING, Given, assert_close, assert_same_bits, run_at_once
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, methods, nn
+from fedjax_collapse import FedAvg, Model, Participation, engine, methods, nn
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 LOST = Participation(upload_loss=0.5)
 ARMS = {
     "scaffold_moon_fednova": FedAvg(

@@ -4,17 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import Given, assert_close, one_line, run_at_once
+from conftest import TRAINING, Given, assert_close, one_line, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import MOON, FedAvg, FedMR, LocalTraining, Participation, Scaffold, engine
+from fedjax_collapse import MOON, FedAvg, FedMR, Participation, Scaffold, engine
 from fedjax_collapse.run.runs import prepare
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
-
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 
 
 def run(federation, model, algorithm, participation, rounds=3, **options):

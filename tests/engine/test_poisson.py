@@ -4,14 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line, run_at_once
+from conftest import TRAINING, assert_close, assert_same_bits, one_line, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import DPFedAvg, FedAvg, LocalTraining, Participation, engine
+from fedjax_collapse import DPFedAvg, FedAvg, Participation, engine
 from fedjax_collapse.core import masks
-
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
 
 
 def cohort(rule, num_clients, round=0):

@@ -9,17 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, one_line
+from conftest import TRAINING, assert_close, one_line
 
 from experiments.study import layouts
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse import FedAvg, Federation, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods.personal.fedper import FedPer
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, initialize, prepare, simulate_runs
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 KEPT = FedAvg(TRAINING.replace(momentum_reset=False), {"fedper": FedPer("mean")})  # with states of all kinds at clients
 

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits, run_at_once
+from conftest import TRAINING, assert_same_bits, run_at_once
 
-from fedjax_collapse import FedAvg, LocalTraining, Participation, engine
+from fedjax_collapse import FedAvg, Participation, engine
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
 SECONDS = np.array([1.0, 8.0, 0.5, 2.0, 3.0], np.float32)  # of a step; the clients take 3, 1, 5, 3, 3 of them
 CLOCK = engine.Clock(SECONDS, upload_seconds=0.25)
 TIMED = Participation(clock=CLOCK)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import network_of
-from conftest import assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits
 
 from experiments.commands import show_communication as command
-from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
+from fedjax_collapse import FedAvg, Model, engine, nn
 from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
@@ -18,8 +18,6 @@ from fedjax_collapse.core.records import Client, ClientState, Examples
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.communication import communication
-
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 
 
 def images(shape):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits, one_line
+from conftest import TRAINING, assert_same_bits, one_line
 from conftest import run_at_once as run
 from flax import struct
 
@@ -13,7 +13,6 @@ from fedjax_collapse import (
     FedDC,
     FedDyn,
     FedNova,
-    LocalTraining,
     Method,
     Model,
     Phase,
@@ -25,7 +24,6 @@ from fedjax_collapse import (
 from fedjax_collapse.methods import ClipUpdate, NoisyUpdate
 from fedjax_collapse.methods.drift.fedcm import FedCM
 
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 KEPT = TRAINING.replace(momentum_reset=False)
 
 

@@ -17,25 +17,6 @@ from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.collapse.fedmr import draw_rows, is_submitter
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, 0.6842856470), ({"negatives": "all"}, 0.4451484883), ({"margin": False}, 2.5840375864)],
-)
-def test_fedmr_compares_with_local_or_all_prototypes(float64, options, expected):
-    """The client owns classes 0 and 1 of three; before the first prototypes the term is 0."""
-    means = jnp.array([[1.0, 2, 1], [2, 1, 2], [0, 0, 2]])
-    for valid, value in ((True, expected), (False, 0.0)):
-        view = SimpleNamespace(
-            outputs=Outputs(jnp.asarray(Z6), None),
-            batch=Batch(None, jnp.asarray(Y6), jnp.ones(6, bool)),
-            shared=Prototypes(means, jnp.full(3, valid)),
-            class_counts=jnp.array([3, 5, 0]),
-        )
-        terms = FedMR(variant="paper", **options).penalty(view)
-        assert terms["inter"].value == pytest.approx(value, abs=1e-9)
-        assert terms["intra"].value == pytest.approx(16.0714285714, rel=1e-6)
-
-
 def report(regularizer, features, labels, shared, client=0):
     """What a client of these features, in one batch with a row of padding, reports."""
     features, labels = np.concatenate([features, np.full((1, 3), np.nan)]), np.concatenate([labels, [0]])

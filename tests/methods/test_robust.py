@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line, run_at_once
+from conftest import TRAINING, assert_close, assert_same_bits, one_line, run_at_once
 from flax import struct
 
 from experiments.configs import robust
-from fedjax_collapse import FedAvg, FedExP, LocalTraining, methods, simulate
+from fedjax_collapse import FedAvg, FedExP, methods, simulate
 from fedjax_collapse.config.build import algorithm
 from fedjax_collapse.config.cells import cells_of
 from fedjax_collapse.config.plain_values import plain
@@ -27,7 +27,6 @@ UPLOADS = [
     (1.0, 0.0, 2.0), (1.3, 0.1, 1.7), (0.8, -0.3, 2.2), (1.1, 0.4, 2.4), (0.6, -0.2, 1.9),
     (10.0, -10.0, 0.0), (-5.0, 5.0, 5.0),
 ]  # fmt: skip
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 PRECISION = 5e-8  # of the vectors' digits
 
 

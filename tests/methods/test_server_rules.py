@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import TRAINING, assert_close, assert_same_bits, one_line
 from conftest import run_at_once as run
 
-from fedjax_collapse import Batch, FedAvg, LocalTraining, Model, Participation, engine, methods, nn
+from fedjax_collapse import Batch, FedAvg, Model, Participation, engine, methods, nn
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.methods.classifier.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
 from fedjax_collapse.methods.server.fedexp import FedExP
 from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_runs
 
-TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": methods.FedDecorr(0.1, "official")}
 
 

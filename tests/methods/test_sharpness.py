@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, run_at_once
+from conftest import TRAINING, assert_same_bits, run_at_once
 from flax import struct
 
 from fedjax_collapse import FedAvg, LocalTraining, Method, Phase, engine, option
@@ -109,13 +109,10 @@ def test_variants_of_fedcm():
         assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
 
 
-BATCHES = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
-
-
 @pytest.mark.slow
 def test_the_server_keeps_its_last_model(float64, federation, network):
     """Whoever took part: the one before the newest."""
-    algorithm = FedAvg(BATCHES, {"it": FedLESAM(stored="server")})
+    algorithm = FedAvg(TRAINING, {"it": FedLESAM(stored="server")})
     before, after = (
         run_at_once(federation, network, algorithm, rounds=rounds, participation=0.6).state for rounds in (1, 2)
     )
@@ -137,7 +134,7 @@ class Noticing(Method):
 @pytest.mark.slow
 def test_what_is_private_or_not_trained_stays_where_it_is(federation, network):
     seen = []
-    training = BATCHES.replace(phases=(Phase("head", 1), Phase("body", 1)), freeze="Dense_0/bias")
+    training = TRAINING.replace(phases=(Phase("head", 1), Phase("body", 1)), freeze="Dense_0/bias")
     algorithm = FedAvg(training, {"it": Noticing(seen)}, private="Dense_1/bias")
     rounds = engine.RoundSpec(network, engine.Layout(engine.Vectorized(), cohort_size=5))
     engine.trace(rounds, algorithm, engine.Assignment(federation.ownership), federation.train)
