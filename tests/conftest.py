@@ -91,6 +91,14 @@ def float64():
 
 
 @pytest.fixture
+def in_order(monkeypatch, float64):
+    """Rows are not shuffled, and floats have 64 bits."""
+    monkeypatch.setattr("fedjax_collapse.training.local.loop.shuffled_rows", lambda key, rows, size: rows)
+    yield
+    forget_rounds()
+
+
+@pytest.fixture
 def compiled():
     """Names of the functions that the test has compiled so far."""
     names = []

@@ -10,7 +10,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from conftest import forget_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
@@ -47,13 +46,6 @@ class Linear(nn.Module):
     def __call__(self, inputs, mask, train):
         features = Dense(4, use_bias=False, name=LAYER)(inputs.reshape(len(inputs), -1))
         return Outputs(features, Dense(self.num_classes, use_bias=False, name="head")(features))
-
-
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield
-    forget_rounds()
 
 
 def network(rank: int = 2, alpha: float | None = None, inputs: int = 3) -> Model:
@@ -130,6 +122,7 @@ def run(
     algorithm.check(model)
     constant = model.mask(algorithm.local_training.frozen_part())
     monkeypatch.setattr("fedjax_collapse.training.local.round.train", train)
+    forget_rounds()
     owners = np.repeat(np.arange(len(case.sizes)), case.sizes)
     inputs, labels = np.zeros((len(owners), *model.input_shape)), np.zeros(len(owners), int)
     parts = [np.flatnonzero(owners == client) for client in range(len(case.sizes))]

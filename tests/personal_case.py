@@ -6,8 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from conftest import forget_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs, Variables
@@ -30,15 +28,6 @@ class TwoLayers(nn.Module):
         features = Dense(2, use_bias=False, name="body")(inputs.reshape(len(inputs), 2))
         head = self.head or (lambda classes, name: Dense(classes, use_bias=False, name=name))
         return Outputs(features, head(self.num_classes, name="head")(features))
-
-
-@pytest.fixture
-def in_order(monkeypatch):
-    """Rows are not shuffled, and floats have 64 bits."""
-    monkeypatch.setattr("fedjax_collapse.training.local.loop.shuffled_rows", lambda key, rows, size: rows)
-    with jax.enable_x64(True):
-        yield
-    forget_rounds()
 
 
 def federation(*clients) -> Federation:

@@ -145,9 +145,9 @@ def test_the_updates_of_a_round(measured, federation):
     assert (np.diff(arrays["output_cosines"][1, :5]) <= 0).all()
 
 
-def test_honest_and_malicious_clients_apart(federation):
+def test_honest_and_malicious_clients_apart(federation, network):
     """Two of five, of which the cohort may have one."""
-    model, views = Model(nn.MLP(4, hidden=(6,)), federation.input_shape), []
+    views = []
 
     def keep(view):
         views.append(view.updates)
@@ -155,7 +155,7 @@ def test_honest_and_malicious_clients_apart(federation):
 
     algorithm = FedAvg(TRAINING, {"label_flip": LabelFlip(0.4), "sign_flip": SignFlip(0.2)})
     options = dict(rounds=1, key=jax.random.key(0), watch="all", measurements={"u": updates, "keep": keep})
-    row = simulate(federation, model, algorithm, **options).metrics[-1]
+    row = simulate(federation, network, algorithm, **options).metrics[-1]
     for kind, ids in (("honest", (0, 1, 2)), ("malicious", (3, 4))):
         each = [map(values, as_matrices(views[-1][i]).values()) for i in ids]
         expected = np.mean([[effective_rank(of) for of in layers] for layers in each])
@@ -163,16 +163,15 @@ def test_honest_and_malicious_clients_apart(federation):
     assert row["measured/u/malicious_stable_rank"] != row["measured/u/honest_stable_rank"]
 
 
-def test_a_client_outside_the_cohort_and_no_shared_weight(federation):
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+def test_a_client_outside_the_cohort_and_no_shared_weight(federation, network):
     options = dict(rounds=6, key=jax.random.key(0), watch=(1,), measurements={"u": updates})
-    result = simulate(federation, model, FedAvg(TRAINING), participation=0.4, **options)
+    result = simulate(federation, network, FedAvg(TRAINING), participation=0.4, **options)
     absent = np.array([np.isnan(row["watched"]) for row in result.metrics])
     assert absent.any() and not absent.all()
     np.testing.assert_array_equal([np.isnan(row["measured/u/agreement"]) for row in result.metrics], absent)
     assert all(row["measured/u/effective_rank"] >= 1 for row in result.metrics)
     with one_line("measurement updates: clients share no weight matrix with the server"):
-        simulate(federation, model, FedAvg(TRAINING, private="all"), **options)
+        simulate(federation, network, FedAvg(TRAINING, private="all"), **options)
 
 
 def test_adapters_of_a_round(federation):
@@ -208,10 +207,9 @@ def test_adapters_of_a_round(federation):
     assert row["measured/a/local_effective_rank_mean"] == pytest.approx(local, rel=1e-4)
 
 
-def test_adapters_of_a_network_without_any(federation):
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+def test_adapters_of_a_network_without_any(federation, network):
     with one_line(r"measurement adapters: the network has no adapters; set network\.adapters"):
-        simulate(federation, model, FedAvg(TRAINING), rounds=1, key=jax.random.key(0), measurements={"a": adapters})
+        simulate(federation, network, FedAvg(TRAINING), rounds=1, key=jax.random.key(0), measurements={"a": adapters})
 
 
 def test_the_numbers_are_named():

@@ -21,7 +21,6 @@ from low_rank_case import (
     checksum,
     close,
     factors,
-    float64,
     kernel,
     network,
     product,
@@ -54,7 +53,6 @@ from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.schema.options import constructor
 
-__all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
 
 MEAN_HOM = np.array([[3, 2, 1], [0, 6, -3], [-1, 2, 0], [4, 2, -1]]) / 3

@@ -8,19 +8,7 @@ from conftest import TRAINING, assert_same_bits, one_line
 from conftest import run_at_once as run
 from flax import struct
 
-from fedjax_collapse import (
-    FedAvg,
-    FedDC,
-    FedDyn,
-    FedNova,
-    Method,
-    Model,
-    Phase,
-    Regularizer,
-    Scaffold,
-    Term,
-    nn,
-)
+from fedjax_collapse import FedAvg, FedDC, FedDyn, FedNova, Method, Phase, Regularizer, Scaffold, Term
 from fedjax_collapse.methods import ClipUpdate, NoisyUpdate
 from fedjax_collapse.methods.drift.fedcm import FedCM
 
@@ -60,9 +48,8 @@ WRONG = {  # hooks that return another tree than they receive
 
 
 @pytest.mark.slow
-def test_every_method_has_a_key_of_its_own(federation):
+def test_every_method_has_a_key_of_its_own(federation, network):
     """Of equal methods under two names, and of dropout, whose numbers do not change for a method's being there."""
-    network = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
     result = run(federation, network, FedAvg(TRAINING, {"one": Draw(), "other": Draw()}))
     one, other = (result.clients[f"{name}/number"][0] for name in ("one", "other"))
     assert len(set(one)) == 5 and not np.any(one == other)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import one_line
-from personal_case import TRAINING, TwoLayers, close, federation, in_order, run, system
+from personal_case import TRAINING, TwoLayers, close, federation, run, system
 from personal_case import variables as of
 from reference.personal_dispatch import combination
 
@@ -21,7 +21,6 @@ from fedjax_collapse.methods.personal.fedamp import Cloud
 from fedjax_collapse.methods.personal.fedfomo import Offers
 from fedjax_collapse.methods.personal.fedpac import smallest_combination
 
-__all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 SOLVE = jax.jit(smallest_combination)
 

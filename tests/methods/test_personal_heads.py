@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from personal_case import TRAINING, W1, W2, A, TwoLayers, close, federation, in_order, matrices, of_client, run, system
+from personal_case import TRAINING, W1, W2, A, TwoLayers, close, federation, matrices, of_client, run, system
 from personal_case import variables as of
 
 from fedjax_collapse import FedAvg, Model, UserError
@@ -20,7 +20,6 @@ from fedjax_collapse.nn.heads import Shifted, TwoHeads
 from fedjax_collapse.run.own_tests import by_stage
 from fedjax_collapse.schema.options import with_options
 
-__all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 COPIED = with_options(TwoHeads, use_bias=False, copied=True)
 

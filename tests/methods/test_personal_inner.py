@@ -18,7 +18,6 @@ from personal_case import (
     batches,
     close,
     federation,
-    in_order,
     matrices,
     of_client,
     run,
@@ -33,7 +32,6 @@ from fedjax_collapse.methods.personal.apfl import Own
 from fedjax_collapse.methods.personal.per_fedavg import divided
 from fedjax_collapse.run.own_tests import by_stage, personal_model
 
-__all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 OUTER = TRAINING.replace(learning_rate=0.05, batch_size=4)
 MODEL = Model(TwoLayers(3), (1, 1, 2))

@@ -6,20 +6,7 @@ What each method stores after whole rounds is compared with plain PyTorch in ``t
 import jax
 import numpy as np
 import pytest
-from personal_case import (
-    TRAINING,
-    A,
-    B,
-    TwoLayers,
-    batches,
-    close,
-    federation,
-    in_order,
-    matrices,
-    of_client,
-    run,
-    system,
-)
+from personal_case import TRAINING, A, B, TwoLayers, batches, close, federation, matrices, of_client, run, system
 
 from fedjax_collapse import FedAvg, FedDecorr, Model
 from fedjax_collapse.methods import (
@@ -40,7 +27,6 @@ from fedjax_collapse.methods import (
 from fedjax_collapse.nn.heads import Shifted, TwoHeads
 from fedjax_collapse.training.local import train, views
 
-__all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 
 

@@ -10,21 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import one_line
-from personal_case import (
-    TRAINING,
-    W1,
-    A,
-    B,
-    TwoLayers,
-    batches,
-    close,
-    federation,
-    in_order,
-    matrices,
-    of_client,
-    run,
-    system,
-)
+from personal_case import TRAINING, W1, A, B, TwoLayers, batches, close, federation, matrices, of_client, run, system
 from personal_case import variables as of
 
 from fedjax_collapse import FedAvg, Model, engine
@@ -34,7 +20,6 @@ from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.personal.fedala import Mixing
 from fedjax_collapse.run.own_tests import by_stage, personal_model
 
-__all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 
 

@@ -19,11 +19,6 @@ TABLE = [  # z, cohort, population, rounds, delta; Poisson by RDP and by PLD, on
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def library():
-    pytest.importorskip("dp_accounting")
-
-
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[1]} of {row[2]}")
 def test_all_samplings_and_accountants(row):
     """Without replacement half of the noise multiplier is accounted for: of one replaced, two clips change."""

@@ -114,7 +114,6 @@ def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
 
     With bits of 0 or 1 the truth would be 4.452 and 3.191.
     """
-    pytest.importorskip("dp_accounting")
     method, delta = DPFedAvg(clip=2.0, noise_multiplier=z, quantile=0.5, bit_noise=1.0), 1e-3
 
     class View:
@@ -177,7 +176,6 @@ def test_what_is_accounted_for(rule, method, population, expected):
 
 
 def test_names_of_epsilon():
-    pytest.importorskip("dp_accounting")
     run = FedAvg(methods={"dp": DPFedAvg(noise_multiplier=2.0)}), Participation(0.6), 3, 5
     (row, says) = guarantee.statement(Privacy(1e-3, 5), *run)
     assert row == {"epsilon/0.001": says["epsilon"]} and not says["as_if"]
@@ -206,7 +204,6 @@ def test_what_is_printed_is_not_below_what_is_spent(found, monkeypatch):
 
 def test_rows_and_folder(federation, network, tmp_path):
     """Also of a run whose clients keep parts for themselves."""
-    pytest.importorskip("dp_accounting")
     options = dict(participation=Participation(0.6), privacy=Privacy(1e-3, 5, accountant="rdp"), folder=tmp_path)
     algorithm = PRIVATE.replace(private="head")
 
@@ -257,7 +254,6 @@ def test_noise_is_of_the_run(federation, network, tmp_path):
 
 def test_a_study(tmp_path, capsys):
     """Epsilon in place of the noise; its column in the table of arms of which one has no privacy."""
-    pytest.importorskip("dp_accounting")
     config = write_config(
         tmp_path,
         "config.arms = dict(plain=dict(), private=dict(methods=dict(dp_fedavg=dict(clip=0.5)), "
