@@ -9,7 +9,6 @@ from fedjax_collapse import FedAvg, LabelFlip, LocalTraining, Model, SignFlip, n
 from fedjax_collapse.analysis.rank import stable_rank
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.updates import (
-    Aggregation,
     aggregation,
     as_matrices,
     cosines,
@@ -210,7 +209,3 @@ def test_adapters_of_a_round(federation):
 def test_adapters_of_a_network_without_any(federation, network):
     with one_line(r"measurement adapters: the network has no adapters; set network\.adapters"):
         simulate(federation, network, FedAvg(TRAINING), rounds=1, key=jax.random.key(0), measurements={"a": adapters})
-
-
-def test_the_numbers_are_named():
-    assert Aggregation._fields == ("error", "cosine", "agreement")

@@ -48,7 +48,7 @@ from fedjax_collapse.methods import (
     Scaffold,
     TopK,
 )
-from fedjax_collapse.methods.adapters import _low_rank, hetlora
+from fedjax_collapse.methods.adapters import _low_rank
 from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.schema.options import constructor
@@ -169,16 +169,6 @@ def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
     (a, b), (old, _) = (factors(v) for v in (run_ranks(monkeypatch, HetLoRA(RANKS), case, start=start), start))
     np.testing.assert_array_equal(a, old)
     assert not b.any()
-
-
-def test_the_tail_of_a_client():
-    params = with_factors(network().init(jax.random.key(0)), A2, B2).params
-    close(hetlora.tail(params, 1, 2), 3.8729833462)
-    assert hetlora.tail(params, 2, 2) == 0
-    gradient = jax.grad(hetlora.tail)(
-        with_factors(network().init(jax.random.key(0)), A2, np.zeros((4, 2))).params, 1, 2
-    )
-    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize(("factor", "least", "ranks"), [(1.1, 1, [1, 1]), (1.1, 2, [1, 2]), (0.9, 1, [1, 2])])

@@ -122,15 +122,6 @@ def test_nothing_is_nan(canonical, method, head):
     assert is_silent == (not any(map(np.any, alone[:2])))
 
 
-def test_two_classes(float64):
-    """Antipodes: the loss is that of one logit, 2 s cos."""
-    head, features = ETF(2, projector_dim=0), np.array([[1.0, 0.5], [-2.0, 1.0]])
-    value, slope, _ = loss_and_gradients(FedETF(), head, (4, 4), features, np.array([0, 1]))
-    cosines = features @ simplex._frame(2, 2, 0)[:, 0] / np.linalg.norm(features, axis=1)
-    assert float(value) == pytest.approx(np.logaddexp(0, -4 * cosines * [1, -1]).mean(), abs=1e-12)
-    assert np.isfinite(slope).all()
-
-
 def equal_counts(federation):
     """Four clients with four examples of each class."""
     labels = np.asarray(federation.train.labels)
