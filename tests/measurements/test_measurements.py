@@ -191,8 +191,9 @@ def test_unevenness_of_eigenvalues():
         assert unevenness.eigenvalue_variance(features, labels, top) == pytest.approx(expected)
     assert unevenness.eigenvalue_variance(1e3 + features, labels) == pytest.approx(expected)
     wide = np.concatenate([features[:5], np.zeros((5, 60))], axis=1)  # fewer rows than features
-    of_all = unevenness.eigenvalue_variance(wide, labels[:5], 66)
-    assert of_all == pytest.approx(np.var(np.linalg.eigvalsh(_second_moment(wide, labels[:5]))) * 66 / 5)
+    rows = unevenness.standardized_by_class(wide, labels[:5])
+    expected = np.var(np.linalg.eigvalsh(rows.T @ rows / 4)) * 66 / 5
+    assert unevenness.eigenvalue_variance(wide, labels[:5], 66) == pytest.approx(expected)
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], float)
     assert unevenness.eigenvalue_variance(signs, np.zeros(4, int)) == pytest.approx(0)
     assert unevenness.eigenvalue_variance(np.ones((40, 6)), labels) == 0
@@ -202,11 +203,6 @@ def test_unevenness_of_eigenvalues():
     order = np.random.default_rng(0).permutation(160)
     batches = [unevenness.eigenvalue_variance(both[o], np.tile(labels, 4)[o]) for o in (order[:64], order[64:128])]
     assert mean == pytest.approx(np.mean(batches))  # the last 32 are no whole batch
-
-
-def _second_moment(features, labels):
-    rows = unevenness.standardized_by_class(features, labels)
-    return rows.T @ rows / (len(rows) - 1)
 
 
 def test_arrays_of_the_head(views):

@@ -106,8 +106,8 @@ def test_what_is_no_param_of_the_base_is_stored():
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "init_memory" in vars(method)])
 def test_no_method_changes_what_is_not_stored(store, name):
-    given = METHODS_WITH.get(name, {})
-    assert changed_memory(FedAvg(TRAINING, {name: METHODS[name](**given)}), network(), examples(store)) == []
+    algorithm = FedAvg(TRAINING, {name: METHODS[name](**METHODS_WITH.get(name, {}))})
+    assert changed_memory(algorithm, network(), Federation.from_store(store, storage="host").train) == []
 
 
 METHODS_WITH = {
@@ -116,10 +116,6 @@ METHODS_WITH = {
     "feddyn": dict(evaluate="all"),
     "top_k": dict(error_feedback=True),
 }
-
-
-def examples(store):
-    return Federation.from_store(store, storage="host").train
 
 
 @struct.dataclass
