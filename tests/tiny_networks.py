@@ -107,3 +107,15 @@ def training_step(model: Model, variables: Variables, batch: Batch):
     gradient, (outputs, stats) = jax.grad(loss, has_aux=True)(variables.params)
     variables = Variables(jax.tree.map(jnp.subtract, variables.params, gradient), stats)
     return outputs, variables, model.apply(variables, batch, train=False)[0]
+
+
+def derivatives(function, trained, *arguments):
+    """The value, the gradients of the sum of its cubes, and those of the sum of these gradients' squares."""
+
+    def slopes(*arguments):
+        return jax.grad(lambda *a: jnp.sum(function(*a) ** 3), trained)(*arguments)
+
+    def curvatures(*arguments):
+        return jax.grad(lambda *a: sum(jnp.sum(slope**2) for slope in slopes(*a)), trained)(*arguments)
+
+    return [each(*arguments) for each in (function, slopes, curvatures)]

@@ -1,5 +1,7 @@
 """Every lowering against XLA's convolution, in value and gradient."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from conftest import assert_close, one_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_networks import derivatives
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings import chunks, winograd
@@ -85,13 +88,8 @@ def test_second_order_of_products(float64, axes):
     def derived(lowering):
         how = Convolution(2, lowering=lowering, target=Target("gpu"))
 
-        def slopes(*both):
-            return jax.grad(lambda i, k: jnp.sum(jnp.tanh(convolve(i, k, how))), (0, 1))(*both)
-
-        def curvatures(*both):
-            return jax.grad(lambda *both: sum(jnp.sum(jnp.sin(slope)) for slope in slopes(*both)), (0, 1))(*both)
-
-        return jax.jit(jax.vmap(lambda *both: (slopes(*both), curvatures(*both)), axes))(*arguments)
+        one = functools.partial(derivatives, functools.partial(convolve, how=how), (0, 1))
+        return jax.jit(jax.vmap(one, axes))(*arguments)
 
     assert_close(derived("product"), derived("xla"), 1e-12)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close
+from tiny_networks import derivatives
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.products import multiply, of_columns
@@ -25,20 +26,11 @@ def test_equals_matmul(float64, platform, shared):
     """At first and second order, with a kernel of all clients and one of each, of which one or both are trained."""
     target = None if platform is None else Target(platform)
 
-    def derived(product, trained, *arguments):
-        def slope(*arguments):
-            return jax.grad(lambda *a: jnp.sum(product(*a) ** 3), trained)(*arguments)
-
-        def curvature(*arguments):
-            return jax.grad(lambda *a: sum(jnp.sum(s**2) for s in slope(*a)), trained)(*arguments)
-
-        return [each(*arguments) for each in (product, slope, curvature)]
-
     @functools.partial(jax.vmap, in_axes=(0, None if shared else 0))
     def outcomes(inputs, kernel):
         products = (lambda x, w: multiply(x, w, target)), jnp.matmul
         cases = itertools.product(inputs.values(), [(0,), (1,), (0, 1)])
-        return [[derived(product, trained, of, kernel) for product in products] for of, trained in cases]
+        return [[derivatives(product, trained, of, kernel) for product in products] for of, trained in cases]
 
     for ours, expected in jax.jit(outcomes)(INPUTS, KERNELS[0] if shared else KERNELS):
         assert_close(ours, expected, 1e-12)
