@@ -248,6 +248,7 @@ def test_what_does_not_go_with_methods_of_adapters_is_named(kind, others, algori
 
 def test_what_goes_with_methods_of_adapters():
     FedAvg(LocalTraining(optimizer=constructor(optax.adam)), {"it": RoLoRA()}).check(network())
+    assert RoLoRA(freeze_head=True).freeze == "base+head"  # which is never trained
     FedAvg(methods={"it": FedSVD(), "clip": ClipUpdate()}).check(network())
 
 

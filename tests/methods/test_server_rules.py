@@ -6,6 +6,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from conftest import TRAINING, assert_close, assert_same_bits, one_line
 from conftest import run_at_once as run
@@ -67,6 +68,14 @@ def test_fedexp_of_nothing():
     """Updates of 0, and a single one, are not extrapolated."""
     assert extrapolate(FedExP(), [1.0, 2.0], np.zeros((2, 2, 2))) == [([1.0, 2.0], [1.0, 2.0])] * 2
     assert_close(extrapolate(FedExP(eps=1e-12), [0.0, 0.0], [[[3.0, 4.0]]], (1.0,))[0][0], [3.0, 4.0], 0)
+
+
+@pytest.mark.slow
+def test_a_server_optimizer_and_fednova_get_what_fedexp_makes_of_the_mean(float64, federation, network):
+    chosen, sgd = {"fedexp": FedExP(), "fednova": methods.FedNova(), **DECORR}, jax.tree_util.Partial(optax.sgd, 1.0)
+    result = run(federation, network, FedAvg(TRAINING, chosen), rounds=2)
+    stepped = run(federation, network, FedAvg(TRAINING, chosen, server_optimizer=sgd), rounds=2)
+    assert_close(stepped.variables, result.variables, 1e-12)
 
 
 def sums_of(*clients, shift=0.0, num_classes=2):
