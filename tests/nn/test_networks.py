@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_close, one_line
-from tiny_networks import KINDS, TINY, batch_of, initialize, least_model, tiny_model, training_step
+from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, nn, simulate
 from fedjax_collapse.core import masks
