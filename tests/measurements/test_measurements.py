@@ -29,7 +29,6 @@ from fedjax_collapse.schema.names import functions
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 SPECIAL = ("domain_accuracy", "adapters", "average_precision")  # of domains, of adapters, of several labels
 ALL = {name: of for name, of in functions(measurements).items() if name not in SPECIAL}
-KINDS = ("mean", "min", "max")
 
 
 def run(federation, model, algorithm=FedAvg(TRAINING), **options):  # noqa: B008
@@ -48,6 +47,15 @@ def kept(seen):
     return keep
 
 
+def of_clients(row, name):
+    """Mean, least and largest of the clients' numbers in a row."""
+    return [row[f"{name}_{kind}"] for kind in ("mean", "min", "max")]
+
+
+def spread(numbers):
+    return pytest.approx([np.mean(numbers), min(numbers), max(numbers)])
+
+
 @pytest.fixture(scope="module")
 def views(federation, model):
     """Returns the views and the result of a run with all measurements."""
@@ -64,19 +72,15 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     labels = np.asarray(federation.test.labels)
     moments = [class_moments(m.features, labels, 4) for m in (view.server, *view.local.values())]
     of_server, *of_local = [neural_collapse.variability(each) for each in moments]
-    found = [row[f"measured/neural_collapse/{name}"] for name in ("nc1", *(f"local_nc1_{k}" for k in KINDS))]
-    assert found == pytest.approx([of_server, np.mean(of_local), min(of_local), max(of_local)])
+    assert row["measured/neural_collapse/nc1"] == pytest.approx(of_server)
+    assert of_clients(row, "measured/neural_collapse/local_nc1") == spread(of_local)
     assert row["measured/feature_ranks/rankme"] == rank.rankme(moments[0].singular_values)
     alike = [similarity.linear_cka(m.features, view.server.features) for m in view.local.values()]
-    assert [row[f"measured/cka/local_cka_{k}"] for k in KINDS] == pytest.approx(
-        [np.mean(alike), min(alike), max(alike)]
-    )
+    assert of_clients(row, "measured/cka/local_cka") == spread(alike)
     models = list(view.local.values())
     pairs = [(first.features, second.features) for i, first in enumerate(models) for second in models[:i]]
     for name, of in (("cka", similarity.linear_cka), ("debiased_cka", similarity.debiased_cka)):
-        alike = [of(*pair) for pair in pairs]
-        found = [row[f"measured/client_cka/local_{name}_{k}"] for k in KINDS]
-        assert found == pytest.approx([np.mean(alike), min(alike), max(alike)])
+        assert of_clients(row, f"measured/client_cka/local_{name}") == spread([of(*pair) for pair in pairs])
     assert len(pairs) == 3 and -4 < row["measured/sphere/uniformity"] < 0 < row["measured/sphere/class_alignment"] < 4
     assert 0 <= row["measured/neural_collapse/nc4"] <= 1 <= row["measured/lidar/lidar"]
 
@@ -87,9 +91,8 @@ def test_received_is_the_model_that_the_server_had_before_and_dead_features_are_
     assert view.round == first.round + 1
     assert row["measured/received/effective_rank"] == before["effective_rank"] != row["effective_rank"]
     assert row["measured/received/dead_features"] == before["dead_features"]
-    shares = [np.mean(np.ptp(model.features, axis=0) == 0) for model in (view.server, *view.local.values())]
-    expected = [shares[0], np.mean(shares[1:]), min(shares[1:]), max(shares[1:])]
-    assert [row[name] for name in ("dead_features", *(f"local_dead_features_{kind}" for kind in KINDS))] == expected
+    of_server, *of_local = (np.mean(np.ptp(m.features, axis=0) == 0) for m in (view.server, *view.local.values()))
+    assert row["dead_features"] == of_server and of_clients(row, "local_dead_features") == spread(of_local)
 
 
 def test_what_a_measurement_and_a_result_hold_is_shown_in_one_line(views, federation):
