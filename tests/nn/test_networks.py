@@ -270,8 +270,8 @@ def test_bfloat16_is_near_float32(norm):
     """Outputs, and running statistics and a step's params, which are float32."""
     found = []
     for dtype in (None, "bfloat16"):
-        model = tiny_model("small_cnn", dtype=dtype, norm=norm)
-        arguments = initialize(tiny_model("small_cnn", norm=norm)), batch_of(model.input_shape)
+        model = tiny_model("small_cnn", channels=(4, 8), norm=norm, dtype=dtype)
+        arguments = initialize(model), batch_of(model.input_shape)
         found.append(compiled(functools.partial(training_step, model), *arguments)(*arguments))
     assert_close(*found, 0.05)
     assert np.abs(found[0][0].logits - found[1][0].logits).max() > 1e-6
