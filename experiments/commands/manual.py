@@ -152,8 +152,8 @@ def as_markdown() -> str:
         "`fedjax-collapse manual > docs/configs.md` computes this page; `launch.py --help` and `--help=NAME` print it\n"
         "in parts. A config file starts from `fedjax_collapse/config/base.py` and changes values. The command line\n"
         'changes them, too: `--config.partition.alpha=0.05`, `--config.seeds="(0,1)"`,\n'
-        '`--config.methods=fedprox,moon` or `"dict(fedprox=dict(strength=0.1))"`. Options of a name are keys next to it:\n'
-        "`partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your own code.\n"
+        '`--config.methods=fedprox,moon` or `"dict(fedprox=dict(strength=0.1))"`. Options of a name are keys\n'
+        "next to it: `partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your own code.\n"
         "A default follows `=`; without one, an option is required. In brackets are the type, the values, or a link\n"
         "to the section with the values.",
         "## Keys",
