@@ -153,7 +153,7 @@ def as_markdown() -> str:
         "in parts. A config file starts from `fedjax_collapse/config/base.py` and changes values. The command line\n"
         'changes them, too: `--config.partition.alpha=0.05`, `--config.seeds="(0,1)"`,\n'
         '`--config.methods=fedprox,moon` or `"dict(fedprox=dict(strength=0.1))"`. Options of a name are keys\n'
-        "next to it: `partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your own code.\n"
+        "next to it: `partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your code.\n"
         "A default follows `=`; without one, an option is required. In brackets are the type, the values, or a link\n"
         "to the section with the values.",
         "## Keys",
