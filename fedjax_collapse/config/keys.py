@@ -130,8 +130,9 @@ class Network(NamedTuple):
 
     Args:
         name: the network; further keys are its options.
-        weights: file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes
-            (npz), or any network's from save_weights; a classifier of other classes stays random.
+        weights: file of initial weights, safetensors, npz or torch.save: a ViT's from timm, Hugging Face, torchvision
+            or the JAX codes, a ResNet's from torchvision, or any network's from save_weights or a state dict of
+            to_torch; a classifier of other classes stays random.
         adapters: low-rank adapters of the network's layers; all else but the head is then frozen.
     """
 

@@ -5,7 +5,6 @@ run = load_run("runs/mine", federation=federation, model=model, algorithm=algori
 run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
-import dataclasses
 import functools
 import json
 import warnings
@@ -20,7 +19,6 @@ import numpy as np
 from fedjax_collapse.config import build
 from fedjax_collapse.config.federations import federations, is_custom_source
 from fedjax_collapse.config.folder import CHECKPOINTS, CONFIG, METRICS, seed_of, study_of
-from fedjax_collapse.config.keys import NETWORKS
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_study, resolve_arm
 from fedjax_collapse.core.records import Damaged, UserError, Variables
@@ -29,13 +27,15 @@ from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
 from fedjax_collapse.nn.adapters import merged
+from fedjax_collapse.nn.interchange.torch_names import with_torch
+from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run.checkpoint import Checkpoints
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.local_models import LocalModels
 from fedjax_collapse.run.runs import OF_SCHEDULE, Run, Schedule, description, initialize
-from fedjax_collapse.schema.annotations import as_array, shown
+from fedjax_collapse.schema.annotations import as_array
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.source_code import file_of
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-_NOT_IN_TORCH = ("parent", "name", "num_classes", "lowering", "target")  # of a network's fields
 _MAIN = "code.__main__"  # one hash, of the schedule's code as well
 
 
@@ -129,20 +128,9 @@ class LoadedRun(NamedTuple):
         Raises:
             UserError: PyTorch is not installed, or the network cannot be converted.
         """
-        variables, module = self._variables("to_torch", variables), self.model.module
-        name = {kind: name for name, kind in NETWORKS.items()}.get(type(module), type(module).__name__)
-        fields = [of for of in dataclasses.fields(module) if of.name not in _NOT_IN_TORCH]
-        options = {of.name: value for of in fields if (value := getattr(module, of.name)) != of.default}
-        try:
-            from fedjax_collapse.nn.interchange import torch_networks as twins
-
-            network = twins.build(name, self.federation.num_classes, self.model.input_shape, **options)
-            return twins.load(network, twins.arrays_in_order(self.model, merged(variables))).eval()
-        except ImportError:
-            raise UserError('PyTorch is not installed: pip install "fedjax_collapse[export]"') from None
-        except (KeyError, TypeError, ValueError) as error:
-            given = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
-            raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({error})") from error
+        variables, torch_networks = self._variables("to_torch", variables), with_torch("torch_networks")
+        network = torch_networks.twin(self.model)
+        return torch_networks.load(network, arrays_in_order(self.model, merged(variables))).eval()
 
 
 def load_run(

@@ -262,15 +262,17 @@ def test_a_timing_that_was_changed_is_measured_again(tmp_path, monkeypatch):
 
 
 def test_nothing_that_is_read_can_run_code():
-    """No pickle: ``numpy.load`` says so wherever it is called. The processes of one command send each other pickles."""
+    """No pickle: ``numpy.load`` and ``torch.load`` say so. The processes of one command send each other pickles."""
     own = {ROOT / "fedjax_collapse/core/processes.py", ROOT / "experiments/benchmarks/tasks.py"}
     for path in (*ROOT.glob("fedjax_collapse/**/*.py"), *ROOT.glob("experiments/**/*.py")):
         text = path.read_text()
         loads = re.findall(r"\b(?:np|numpy)\.load\([^)]*\)", text)
         assert all("allow_pickle=False" in call for call in loads), path
+        loads = re.findall(r"\btorch\.load\([^)]*\)", text)
+        assert all("weights_only=True" in call for call in loads), path
         imported = re.search(r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal)\b", text, re.M)
         assert path in own or not imported, path
-        assert "allow_pickle=True" not in text and "torch.load(" not in text, path
+        assert "allow_pickle=True" not in text and "weights_only=False" not in text, path
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,23 @@
     model = load_pretrained(Model(nn.ViT(100, size="B", patch=16), (224, 224, 3)), "vit_b16.safetensors")
     simulate(federation, model, FedAvg(...), rounds=10, key=key)
 
-Files are safetensors or npz, of timm, Hugging Face, torchvision, vision_transformer or big_vision, or of
-``save_weights``. The names of arrays identify the library:
+Files are safetensors, npz, or of ``torch.save``: a ViT of timm, Hugging Face, torchvision, vision_transformer or
+big_vision, a ResNet of torchvision, a state dict of ``to_torch``, or what ``save_weights`` has written. They are
+recognised by the names in them:
 
-| names | epsilon | gelu | positions of another grid |
+| names of a ViT | epsilon | gelu | positions of another grid |
 |---|---|---|---|
 | timm | 1e-6 | erf | cubic_antialias |
 | Hugging Face, also those of its version 5 | 1e-12 | erf | cubic |
-| torchvision | 1e-6 | erf | cubic_antialias |
+| torchvision | 1e-6 | erf | cubic_corners |
 | JAX: vision_transformer and big_vision, also scanned | 1e-6 | tanh | corners |
 
-Outputs equal the library's only with its epsilon and GELU, which are options of the network, and with its normalisation
-of images: mostly 0.5 and 0.5, for DeiT and torchvision the constants of ImageNet.
+Outputs are those of the other library only with its epsilon and GELU, which are options of the network, and for images
+that are normalised as there: by 0.5 and 0.5 in most, by the constants of ImageNet for DeiT and torchvision. ResNets of
+torchvision have ``stem_size=7``, ``stem_stride=2`` and a max-pool after it, which ours lack.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -35,13 +38,21 @@ from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.core.weight_files import check_finite, check_names, read_safetensors
 from fedjax_collapse.nn.adapters import is_of_adapter
+from fedjax_collapse.nn.interchange.torch_names import of_torchvision, of_twin, with_torch
 from fedjax_collapse.nn.interchange.vit_names import NAMINGS, Naming
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.nn.networks.residual import ResidualNetwork
 from fedjax_collapse.nn.networks.vit import ViT
 from fedjax_collapse.schema.options import check_value, with_options
 
-INTERPOLATIONS = ("cubic", "cubic_antialias", "linear", "corners")
+INTERPOLATIONS = ("cubic", "cubic_antialias", "cubic_corners", "linear", "corners")
 Arrays = dict[str, np.ndarray]
+_ZIP, _OLD_TORCH = (
+    b"PK\x03\x04",
+    b"\x80\x02\x8a\n",
+)  # first bytes; of safetensors they would be a length above its limit
+_SHOWN = 4  # names in a message
+_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # of DataParallel and torch.compile
 _BLOCK = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a block in a name
 
 
@@ -77,29 +88,28 @@ def load_pretrained(
     that the file lacks keep their initial weights. ``reinitialize`` of the given model is applied afterwards.
 
     Args:
-        model: its network is a ``ViT``, or the network whose weights ``save_weights`` has written.
+        model: its network is a ``ViT``, or the network whose weights ``save_weights`` or ``to_torch`` has written, or a
+            ResNet as in torchvision.
         file: in one of the formats above.
-        interpolation: the interpolation of positions for another number of patches; by default that of the file's
-            library. ``cubic`` and ``cubic_antialias`` are PyTorch's bicubic, ``linear`` is PyTorch's bilinear, and
-            ``corners`` is SciPy's zoom of order 1, which preserves corners.
+        interpolation: how positions are adapted to another number of patches; by default as the file's library does.
+            Cubic without and with a low-pass filter (PyTorch's bicubic, without and with antialias) or with corners
+            kept in place (its align_corners), linear (PyTorch's bilinear), or linear with corners kept in place
+            (SciPy's zoom of order 1).
 
     Raises:
-        UserError: the file cannot be read, its names are unknown, or arrays are missing, unexpected, of another shape
-            or not finite; the message names them. See also ``check_names``.
+        UserError: the file cannot be read, its names are not known, or arrays are missing, unexpected or of another
+            shape; the first of them are named. An array is not finite, or has the name of a folder of others. The
+            names are PyTorch's, which is not installed.
     """
     check_value("load_pretrained: model", model, Model)
     check_value("load_pretrained: file", file, Path | str)
     check_value("load_pretrained: interpolation", interpolation, Annotated[str, INTERPOLATIONS] | None)
-    naming, arrays = _recognized(file, _read(Path(file)))
+    naming, arrays = _recognized(file, model, _read(Path(file)))
     if naming is not None:
         _check_network(file, naming, model.module)
-    shapes = {
-        path: leaf.shape
-        for path, leaf in masks.by_path(model.variable_shapes()._asdict()).items()
-        if path in arrays or not is_of_adapter(path)
-    }
+    shapes = _shapes(model, arrays)
     parts, arrays = _with_head_if_same(file, naming, model, _parts(naming, model, shapes), arrays)
-    if isinstance(model.module, ViT):
+    if isinstance(model.module, ViT) and (naming is None or naming.names is None):
         _fit_positions(naming, model, parts, arrays, interpolation)
     _check(file, naming, parts, arrays)
     check_finite(file, {name: arrays[name] for name in parts})
@@ -113,6 +123,13 @@ def load_pretrained(
     )
 
 
+def _shapes(model, arrays):
+    """Returns the shapes of the network's arrays by path, parameters first; of adapters those in the file."""
+    leaves = masks.by_path(model.variable_shapes()._asdict())
+    paths = sorted(leaves, key=lambda path: path.startswith("batch_stats/"))
+    return {path: leaves[path].shape for path in paths if path in arrays or not is_of_adapter(path)}
+
+
 def _start_from(model: Model, variables: Variables, key: Key, weights: Weights, then: Callable | None) -> Variables:
     old = masks.by_path(variables._asdict())
     for path, leaf in weights.leaves.items():
@@ -124,29 +141,36 @@ def _start_from(model: Model, variables: Variables, key: Key, weights: Weights, 
 
 
 def _read(file):
-    """Returns the arrays of a file by name; pickle is not read."""
+    """Returns the arrays of a file by name; no code in it is run."""
     try:
         with files.reading(file, follows_links=True) as opened:
-            is_zip = opened.read(2) == b"PK"
+            start = opened.read(4)
             opened.seek(0)
-            if not is_zip:
+            if start not in (_ZIP, _OLD_TORCH):
                 return read_safetensors(file)
-            with np.load(opened, allow_pickle=False) as found:
-                arrays = dict(found)
+            arrays = {}
+            if start == _ZIP:
+                with np.load(opened, allow_pickle=False) as found:
+                    arrays = dict(found)  # all contents, whose checksums PyTorch does not compare
+            if start == _OLD_TORCH or any(name.endswith("data.pkl") for name in arrays):
+                opened.seek(0)
+                arrays = with_torch("torch_files").read(opened)
     except UserError:
         raise
     except Exception as error:  # of several kinds if the file is damaged
-        raise UserError(f"{file}: not a readable safetensors or npz file ({error})") from error
+        raise UserError(f"{file}: not a readable safetensors, npz or PyTorch file ({error})") from error
     for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # PyTorch's files, too, are zip archives
-            raise UserError(f"{file}: it holds {name}, expected npz or safetensors (safetensors.torch.save_file)")
+        if not isinstance(array, np.ndarray):
+            raise UserError(f"{file}: it holds {name}, expected npz, safetensors, or a state dict of torch.save")
     check_names(file, arrays)
     # NumPy has no bfloat16 and writes its two bytes as they are
     return {name: array.view(ml_dtypes.bfloat16) if array.dtype == "V2" else array for name, array in arrays.items()}
 
 
-def _recognized(file, arrays) -> tuple[Naming | None, Arrays]:
-    """Returns the naming of the arrays, None for ``save_weights``, and the arrays by the names of ``NAMINGS``."""
+def _recognized(file, model, arrays) -> tuple[Naming | None, Arrays]:
+    """Returns whose names they are, None for our own, and the arrays by these names, without counters of batches."""
+    arrays = {_WRAPPERS.sub("", name): array for name, array in arrays.items()}
+    arrays = {name: array for name, array in arrays.items() if not name.endswith("num_batches_tracked")}
     for naming in NAMINGS:
         for prefix in ("", *naming.prefixes):
             if prefix + naming.marker in arrays:
@@ -155,9 +179,24 @@ def _recognized(file, arrays) -> tuple[Naming | None, Arrays]:
                 return naming, {naming.canonical(name): array for name, array in _unstacked(kept)}
     if any(name.startswith("params/") for name in arrays):
         return None, arrays
+    try:
+        if "conv1.weight" in arrays and isinstance(model.module, ResidualNetwork):
+            return of_torchvision(model), arrays
+        if any(name.startswith("backbone.") for name in arrays):
+            return of_twin(model), arrays
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
     markers = ", ".join(f"{naming.marker} ({naming.whose})" for naming in NAMINGS)
-    found = ", ".join(list(arrays)[:3]) or "nothing"
-    raise UserError(f"{file}: it holds {found}; expected the weights of a ViT, such as {markers}, or of save_weights")
+    expected = (
+        f"expected the weights of a ViT, such as {markers}, or" if isinstance(model.module, ViT) else "expected those"
+    )
+    parts = {}
+    with contextlib.suppress(UserError):
+        parts = _parts(of_twin(model), model, _shapes(model, arrays))
+    names = (f"{name} {_shown(part.shape)}" for name, part in parts.items())
+    names = f", or of to_torch: {_first(names)}" if parts else ""
+    found = _first(f"{name} {_shown(array.shape)}" for name, array in arrays.items()) or "nothing"
+    raise UserError(f"{file}: it holds {found}; {expected} of save_weights{names}")
 
 
 def _unstacked(arrays) -> Iterator[tuple[str, np.ndarray]]:
@@ -170,7 +209,12 @@ def _unstacked(arrays) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _check_network(file, naming, module):
-    """Raises UserError unless the network is a ViT; warns of options that differ from the library's."""
+    """Raises UserError for another network than a ViT; warns of options that are not the library's."""
+    if naming.names is not None:
+        if naming.whose == "torchvision" and module.stem_size == 7:
+            reason = "with stem_stride=2 and a max-pool after the stem, which the network lacks"
+            warnings.warn(f"{file}: outputs are those of torchvision only {reason}", stacklevel=3)
+        return
     if not isinstance(module, ViT):
         kind = type(module).__name__
         raise UserError(f"{file}: it holds the weights of a ViT, by the names of {naming.whose}; the network is {kind}")
@@ -185,7 +229,8 @@ def _parts(naming, model, shapes) -> dict[str, Part]:
     """Returns the arrays of this network in a file, by name; with the classifier's if it is linear."""
     if naming is None:
         return {path: Part((path,), shape) for path, shape in shapes.items()}
-    heads, parts, linear = model.module.dimensions()[2], {}, _linear_head(model)
+    heads = model.module.dimensions()[2] if isinstance(model.module, ViT) else 1
+    parts, linear = {}, _linear_head(naming, model)
     for path, shape in shapes.items():
         name = naming.name(path.removeprefix("params/"), linear)
         if name is not None:
@@ -196,12 +241,13 @@ def _parts(naming, model, shapes) -> dict[str, Part]:
     return parts
 
 
-def _linear_head(model) -> str | None:
-    """Returns the name of the classifier's layer if it is a linear layer on the features of the blocks."""
+def _linear_head(naming, model) -> str | None:
+    """Returns the name of the classifier's layer if it is a weight and a bias on the features that a file has."""
     paths = _head(model)
     layer = paths[0].rpartition("/")[0] if paths else ""
-    is_linear = model.module.projector == "none" and set(paths) == {f"{layer}/kernel", f"{layer}/bias"}
-    return layer.removeprefix("params/") if is_linear else None
+    is_linear = set(paths) == {f"{layer}/kernel", f"{layer}/bias"}
+    is_known = is_linear and (naming.has_projector or model.module.projector == "none")
+    return layer.removeprefix("params/") if is_known else None
 
 
 def _head(model):
@@ -264,8 +310,8 @@ def fit_positions(positions: np.ndarray, grid: tuple[int, int], has_token: bool,
 
 
 def interpolation_matrix(new: int, old: int, kind: str) -> np.ndarray:
-    """Returns the matrix [new, old] of an interpolation of ``INTERPOLATIONS``; the identity if new equals old."""
-    centres = np.linspace(0, old - 1, new) if kind == "corners" else (np.arange(new) + 0.5) * old / new - 0.5
+    """Returns the matrix [new, old] of an interpolation of ``INTERPOLATIONS``; of equal numbers it is the identity."""
+    centres = np.linspace(0, old - 1, new) if kind.endswith("corners") else (np.arange(new) + 0.5) * old / new - 0.5
     sources, matrix = np.arange(old), np.zeros((new, old))
     if kind in ("linear", "corners"):
         return np.maximum(0, 1 - abs(np.clip(centres, 0, old - 1)[:, None] - sources))
@@ -298,9 +344,16 @@ def _check(file, naming, parts, arrays):
         ],
     }
     if any(problems.values()):
-        found = "; ".join(f"{what} {', '.join(_merged(names))}" for what, names in problems.items() if names)
+        found = "; ".join(f"{what} {_first(names)}" for what, names in problems.items() if names)
         whose = "save_weights" if naming is None else naming.whose
         raise UserError(f"{file}: not the weights of this network by the names of {whose}: {found}; change its options")
+
+
+def _first(names: Iterable[str]) -> str:
+    """Returns the first names, and how many there are if there are more."""
+    names = list(names)
+    merged = _merged(names)
+    return ", ".join(merged[:_SHOWN]) + f", ... ({len(names)} in all)" * (len(merged) > _SHOWN)
 
 
 def _merged(names: Iterable[str]) -> list[str]:

@@ -3,27 +3,71 @@
 They have the same options, and their layers in the same order, so that weights are copied by position.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from flax.linen import Module
 from torch import nn
 
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.nn import networks
 from fedjax_collapse.nn.interchange import torch_layers as layers
 from fedjax_collapse.nn.interchange.torch_layers import Residual, conv, conv_norm, conv_relu, global_mean
+from fedjax_collapse.nn.interchange.torch_weights import FROM_TORCH, paths_in_order
 from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order as arrays_in_order
+from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.network import scale
 from fedjax_collapse.nn.networks import alexnet, efficientnet_b0, feduv_cnn, mobilenet_v2, vit
+from fedjax_collapse.schema.annotations import shown
+from fedjax_collapse.schema.discovery import classes
 
 IMAGE_SHAPE = (32, 32, 3)
+_NOT_IN_TORCH = (  # of a network's fields: they change neither arrays nor, but for rounding, outputs in evaluation
+    *("parent", "name", "num_classes", "lowering", "target", "kernel_init", "remat", "dtype"),
+)
 
 
 def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
     """Returns the network ``fedjax_collapse/nn/networks/<name>.py`` with its options."""
     of_head = {key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options}
     return Network(*BACKBONES[name](image_shape, **options), num_classes, **of_head)
+
+
+def twin(model: Model) -> "Network":
+    """Returns the network of a model in PyTorch, with weights of its own.
+
+    Raises:
+        UserError: there is none with the network's options.
+    """
+    module = model.module
+    name = {kind: name for name, kind in classes(networks, Module).items()}.get(type(module), type(module).__name__)
+    fields = [of for of in dataclasses.fields(module) if of.name not in _NOT_IN_TORCH]
+    options = {of.name: value for of in fields if (value := getattr(module, of.name)) != of.default}
+    try:
+        return build(name, getattr(module, "num_classes", 0), model.input_shape, **options)
+    except (KeyError, TypeError, ValueError) as error:
+        given = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
+        raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({error})") from error
+
+
+def names(model: Model) -> dict[str, str]:
+    """Returns the name in the state dict of ``twin(model)`` of each array, by its path, without ``params/``.
+
+    They are those of a model with the linear head, if it has another one.
+
+    Raises:
+        UserError: as in ``twin``.
+    """
+    if hasattr(model.module, "head"):
+        model = model.with_module(head="linear")
+    with torch.device("meta"):
+        found = named_tensors(twin(model))
+    paths = ["/".join(path).removeprefix("params/") for path in paths_in_order(model)]
+    return dict(zip(paths, found, strict=True))
 
 
 def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
@@ -40,12 +84,18 @@ def _as_arrays(network):
     """Returns views of the averaged tensors in the order of the arrays, kernels as [..., in, out]."""
     if isinstance(network, Transformer):
         return network.leaves().values()
-    return [tensor.movedim((0, 1), (-1, -2)) if tensor.ndim > 1 else tensor for tensor in tensors(network)]
+    return [tensor.permute(FROM_TORCH[tensor.ndim]) for tensor in tensors(network)]
 
 
 def tensors(network: nn.Module) -> list[torch.Tensor]:
-    """Returns the tensors that federated averaging averages: params, then running statistics of BatchNorm."""
-    return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
+    """Returns what federated averaging averages: the parameters, then the running statistics of BatchNorm."""
+    return list(named_tensors(network).values())
+
+
+def named_tensors(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns ``tensors`` by their names in the state dict."""
+    statistics = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+    return dict(network.named_parameters()) | statistics
 
 
 class Network(nn.Module):

@@ -1,16 +1,18 @@
-"""Names of the arrays of a vision transformer in other libraries."""
+"""How other libraries name the arrays of a network, above all of a vision transformer."""
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+
+from fedjax_collapse.nn.interchange.torch_weights import FROM_TORCH, TO_TORCH
 
 _TOP = "token", "positions", "patches", "norm", "head"  # our layers outside of the blocks
 _LAYERS = "norm_1", "query", "key", "value", "out", "norm_2", "mlp_1", "mlp_2"  # of a block
 _TORCH = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _FLAX = {"kernel": "kernel", "scale": "scale", "bias": "bias"}
-_TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}  # axes of ours by their number
 
 
 class Naming(NamedTuple):
@@ -22,15 +24,17 @@ class Naming(NamedTuple):
 
     whose: str
     top: Mapping[str, str]  # by ``_TOP``
-    block: str  # the beginning of all names in block {}
-    layers: Mapping[str, str]  # by ``_LAYERS``, in the order in which one array has several of them
+    block: str = ""  # the beginning of all names in block {}
+    layers: Mapping[str, str] = MappingProxyType({})  # by ``_LAYERS``, in the order in which one array has several
     leaves: Mapping[str, str] = _TORCH  # by our arrays of a layer
     epsilon: float = 1e-6
     gelu: str = "erf"
     interpolation: str = "cubic_antialias"
     prefixes: tuple[str, ...] = ()  # which may be before all names
     ignored: tuple[str, ...] = ()  # beginnings of names that neither features nor logits depend on
-    synonyms: tuple[tuple[str, str], ...] = ()  # patterns in the names of other versions, and their replacements
+    synonyms: tuple[tuple[str, str], ...] = ()  # patterns in the names of other versions, and what they are here
+    names: Mapping[str, str] | None = None  # of another network, by path: instead of the above
+    has_projector: bool = False
 
     @property
     def marker(self) -> str:
@@ -48,6 +52,10 @@ class Naming(NamedTuple):
 
         ``head``: the layer of the classifier, if it is linear.
         """
+        if self.names is not None:
+            name = self.names.get(path)
+            is_head = name is not None and name.startswith(self.top["head"])
+            return None if is_head and path.rpartition("/")[0] != head else name
         match path.split("/"):
             case [("token" | "positions") as leaf]:
                 return self.top[leaf]
@@ -67,10 +75,10 @@ class Naming(NamedTuple):
     def shape(self, path: str, ours: tuple[int, ...], heads: int) -> tuple[int, ...]:
         """Returns the shape of the library's array, given the shape of ours."""
         *_, layer, leaf = path.split("/")
-        if leaf in ("token", "positions"):
+        if self.names is None and leaf in ("token", "positions"):
             return (1,) * (3 - len(ours)) + ours
         if self.leaves is _TORCH:
-            return tuple(ours[axis] for axis in _TO_TORCH[len(ours)])
+            return tuple(ours[axis] for axis in TO_TORCH[len(ours)])
         if layer in ("query", "key", "value"):
             return (*ours[:-1], heads, ours[-1] // heads)
         return (heads, ours[0] // heads, *ours[1:]) if (layer, leaf) == ("out", "kernel") else ours
@@ -78,7 +86,7 @@ class Naming(NamedTuple):
     def converted(self, array: np.ndarray, ours: tuple[int, ...]) -> np.ndarray:
         """Returns the library's array in our shape."""
         if self.leaves is _TORCH and len(ours) == array.ndim:
-            array = array.transpose(np.argsort(_TO_TORCH[len(ours)]))
+            array = array.transpose(FROM_TORCH[array.ndim])
         return array.reshape(ours)
 
 
@@ -129,6 +137,7 @@ NAMINGS = (
         _of_top("class_token", "encoder.pos_embedding", "conv_proj.", "encoder.ln.", "heads.head."),
         "encoder.layers.encoder_layer_{}.",
         _of_layers(("ln_1.", "ln_2."), "self_attention.in_proj_", "self_attention.out_proj.", ("mlp.0.", "mlp.3.")),
+        interpolation="cubic_corners",
         synonyms=((r"mlp\.linear_1\.", "mlp.0."), (r"mlp\.linear_2\.", "mlp.3.")),
     ),
     Naming(
