@@ -79,7 +79,7 @@ def _changed(values, path, changes, fixed):
     """Returns the changed values; keys that are ``fixed`` must not change."""
     check_value(path, changes, dict)
     for key in changes:
-        check_key(f"key in {path}", key, [*values, *OF_STUDY])
+        check_key(f"key in {path}", key, [*values, *OF_STUDY], keys())
         if key in (*fixed, *OF_STUDY):
             what = path.split(".")[0]
             raise UserError(f"{path}.{key}: all {what} of a study have the same {key}; set config.{key}")

@@ -2,7 +2,7 @@
 
     save_weights("fedavg.safetensors", load_run("runs/quickstart/fedavg/seed0").variables)
 
-A name is the path of the array, as ``params/head/kernel``; kernels are [..., in, out].
+A name is the path of the array, such as ``params/Dense_0/kernel``; kernels are [..., in, out].
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def load_weights(file: Path | str) -> Variables:
     for name, array in arrays.items():
         collection, *path = name.split("/")
         if collection not in trees or not path:
-            raise UserError(f"{file}: it holds {name}, expected names such as params/head/kernel")
+            raise UserError(f"{file}: it holds {name}, expected names such as params/Dense_0/kernel")
         tree = trees[collection]
         for part in path[:-1]:
             tree = tree.setdefault(part, {})

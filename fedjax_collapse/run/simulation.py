@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.records import Key, UserError, Variables
+from fedjax_collapse.core.records import Key, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
 from fedjax_collapse.nn.model import Model
@@ -25,6 +25,7 @@ from fedjax_collapse.run.runs import Callbacks, Hardware, Row, Run, Schedule
 from fedjax_collapse.run.runs import initialize as initialize
 from fedjax_collapse.run.runs import prepare as prepare
 from fedjax_collapse.run.runs import structure as structure
+from fedjax_collapse.schema.names import check_key
 from fedjax_collapse.schema.options import check_fields, check_value
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local import NotFinite
@@ -123,8 +124,8 @@ def simulate(
         >>> result.clients["task_loss"].shape  # [rounds, clients]
         (2, 10)
     """
-    for name in options.keys() - Options.__annotations__.keys():
-        raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
+    for name in options:
+        check_key("option of simulate", name, Options.__annotations__)
     options = {name: value for name, value in options.items() if value is not None}
     listener, progress = options.pop("listener", None), options.pop("progress", False)
 

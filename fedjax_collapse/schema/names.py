@@ -14,11 +14,23 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.user_code import explain, is_interrupt
 
-_USUAL = {  # options by names that they often have elsewhere
-    "lr": "learning_rate",
-    "bs": "batch_size",
-    "wd": "weight_decay",
-    "local_epochs": "epochs",
+_USUAL = {  # names that options often have elsewhere, by ours, of which a message names the first that there is
+    "learning_rate": ("lr", "local_lr", "local_learning_rate"),
+    "batch_size": ("bs", "batchsize", "local_bs", "local_batch_size"),
+    "weight_decay": ("wd",),
+    "epochs": ("local_epochs", "local_ep", "num_epochs"),
+    "steps": ("local_steps", "local_iterations"),
+    "rounds": ("num_rounds", "n_rounds", "comm_round", "comm_rounds", "communication_rounds", "global_rounds"),
+    "clients": ("num_clients", "n_clients", "num_users", "n_parties", "num_supernodes", "client_num_in_total"),
+    "participation": ("frac", "fraction", "fraction_fit", "sample_fraction", "join_ratio", "clients_per_round"),
+    "seeds": ("seed",),
+    "data.source": ("dataset",),
+    "source": ("dataset",),
+    "network.name": ("model", "net", "arch"),
+    "methods": ("method", "algorithm", "strategy"),
+    "strength": ("mu", "lam", "lamda", "lambda", "beta"),
+    "alpha": ("beta", "dirichlet_alpha"),
+    "temperature": ("tau",),
 }
 _MANY = 25  # a message lists no more names next to the nearest one
 
@@ -118,9 +130,12 @@ def check_key(what: str, key: str, valid: Collection[str], elsewhere: Iterable[s
     """Calls ``check_name`` for the key of a config or an option; ``elsewhere`` are dotted keys of other sections."""
     if key in valid:
         return
-    usual = _USUAL.get(key, key)
-    others = [path for path in elsewhere if path.rpartition(".")[2] == usual]
-    check_name(what, key, valid, nearest=[usual] if usual in valid else others if len(others) == 1 else [])
+    usual = [ours for ours, habits in _USUAL.items() if key in habits]
+    nearest = [name for name in usual if name in valid]
+    for name in [] if nearest else [*usual, key]:
+        others = [path for path in elsewhere if name in (path, path.rpartition(".")[2])]
+        nearest += others if len(others) == 1 else []
+    check_name(what, key, valid, nearest)
 
 
 def check_name(what: str, name: str, valid: Iterable[str], nearest: Sequence[str] = ()) -> None:
@@ -133,7 +148,7 @@ def check_name(what: str, name: str, valid: Iterable[str], nearest: Sequence[str
         return
     nearest = nearest or difflib.get_close_matches(str(name), valid, n=1)
     guess = [f"did you mean {nearest[0]!r}?"] if nearest else []
-    choices = [] if nearest and len(valid) > _MANY else [f"expected one of {', '.join(valid) or '(none)'}"]
+    choices = [] if nearest and not 0 < len(valid) <= _MANY else [f"expected one of {', '.join(valid) or '(none)'}"]
     raise UserError(f"unknown {what} {name!r}: {' '.join(guess + choices)}")
 
 

@@ -165,6 +165,38 @@ def test_wrong_data_and_partitions_are_one_line(case, own_cache):
         build.federations(plain(config), [0])
 
 
+USUAL = {  # of other codes, in a config; and ours
+    "num_clients = 10": "clients",
+    "comm_round = 10": "rounds",
+    "join_ratio = 0.1": "participation",
+    "seed = 1": "seeds",
+    "dataset = 'cifar10'": "data.source",
+    "model = 'mlp'": "network.name",
+    "momentum = 0.5": "training.momentum",
+    "beta = 0.5": "partition.alpha",
+    "arms = dict(a=dict(lr=0.1))": "training.learning_rate",
+    "training.local_epochs = 5": "epochs",
+    "training.batchsize = 8": "batch_size",
+    "partition.beta = 0.5": "alpha",
+    "methods = dict(fedprox=dict(mu=0.01))": "strength",
+    "methods = {'ditto': {'lambda': 1}}": "strength",
+    "arms = dict(a=dict(methods=dict(moon=dict(tau=0.5))))": "temperature",
+}
+
+
+@pytest.mark.parametrize("line", USUAL)
+def test_names_of_other_codes_are_answered_with_ours(line):
+    """Wherever they stand: at the top, in a section, in an arm, and in a method of an arm."""
+    config = base.get_config()
+    config.arms = dict(a=dict())
+    exec(f"config.{line}", {"config": config})
+    with one_line(f"^unknown .*: did you mean '{USUAL[line]}'"):
+        check_keys(plain(config))
+        resolved = resolve_arm(plain(config), "a")
+        build.federations(resolved, [0])
+        build.algorithm(resolved)
+
+
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 

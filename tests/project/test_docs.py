@@ -18,7 +18,11 @@ import fedjax_collapse
 from experiments import launch
 from experiments.commands import extract, show_communication, show_partition
 from experiments.configs import base
+from fedjax_collapse import Model
 from fedjax_collapse.command import MOVED, PROGRAMS
+from fedjax_collapse.config.keys import NETWORKS
+from fedjax_collapse.core import masks
+from fedjax_collapse.nn.sequences import TokenNetwork
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -43,6 +47,25 @@ def blocks(page, language):
 def prose(page):
     """The page without its blocks of code."""
     return BLOCK.sub("", page.read_text())
+
+
+def test_arrays_have_the_names_of_our_networks():
+    """Paths of layers and arrays, in pages and in the code: each is in a network with its usual options."""
+    shapes = {"alexnet": (64, 64, 3), "vit": (32, 32, 3)}
+    tokens = dict(input_shape=(5,), input_dtype="int32")
+    paths = set()
+    for network, kind in NETWORKS.items():
+        is_of_tokens = issubclass(kind, TokenNetwork)
+        model = Model(kind(10), **tokens) if is_of_tokens else Model(kind(10), shapes.get(network, (32, 32, 3)))
+        for path in masks.by_path(model.variable_shapes()._asdict()):
+            parts = path.split("/")
+            paths |= {"/".join(parts[start:end]) for start in (0, 1) for end in range(start, len(parts) + 1)}
+    layers = r"(?:Dense|Conv|BatchNorm|LayerNorm|LSTM|Embedding|block|stage)_\d\w*(?:/\w+)*"
+    named = re.compile(rf"(?<![\w/.])(?:(?:params|batch_stats)/\w+(?:/\w+)*|{layers})(?![\w*{{/])")
+    for text in (SOURCES, *(page.read_text() for page in PAGES)):
+        found = set(re.findall(r"`+[^`\n]*`+", text))
+        names = {path for code in found for path in named.findall(code)}
+        assert {re.sub("/lora_[ab]$", "", path) for path in names} <= paths
 
 
 def anchors(page):

@@ -74,7 +74,11 @@ SIMULATE = [
     (dict(participation=fc.Participation(0.5, OtherDraw())), r"it is draw\(sizes\), expected draw\(key, sizes,"),
     (dict(watch="none"), "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
     (dict(participation=0.0), "fraction 0 is outside"),
-    (dict(partcipation=0.5), "simulate: unknown option 'partcipation', expected one of .*participation"),
+    (
+        dict(partcipation=0.5),
+        "option of simulate 'partcipation': did you mean 'participation'. expected one of .*watch",
+    ),
+    (dict(fraction=0.5), "unknown option of simulate 'fraction': did you mean 'participation'"),
     (dict(on_nan="ignore"), "on_nan 'ignore': expected one of stop, skip_client, continue"),
     (dict(on_nan="skip_client", client_map=engine.Loop()), "on_nan 'skip_client': the debug layout stops"),
 ]
