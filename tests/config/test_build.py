@@ -95,7 +95,7 @@ def test_weights_of_a_file(tmp_path):
     model = build.model(plain(config), federation)
     assert all((leaf == 2).all() for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     config.network.weights = str(tmp_path / "none")
-    with pytest.raises(UserError, match="none: not a readable safetensors or npz file"):
+    with pytest.raises(UserError, match="none: not a readable safetensors, npz or PyTorch file"):
         build.model(plain(config), federation)
     with pytest.raises(UserError, match="data: the task predicts classes, but there are no class_names"):
         build.model(plain(config), federation._replace(class_names=()))

@@ -20,7 +20,6 @@ that are normalised as there: by 0.5 and 0.5 in most, by the constants of ImageN
 torchvision have ``stem_size=7``, ``stem_stride=2`` and a max-pool after it, which ours lack.
 """
 
-import contextlib
 import dataclasses
 import math
 import re
@@ -47,10 +46,7 @@ from fedjax_collapse.schema.options import check_value, with_options
 
 INTERPOLATIONS = ("cubic", "cubic_antialias", "cubic_corners", "linear", "corners")
 Arrays = dict[str, np.ndarray]
-_ZIP, _OLD_TORCH = (
-    b"PK\x03\x04",
-    b"\x80\x02\x8a\n",
-)  # first bytes; of safetensors they would be a length above its limit
+_ZIP, _OLD_TORCH = b"PK\x03\x04", b"\x80\x02\x8a\n"  # first bytes, which no safetensors can have
 _SHOWN = 4  # names in a message
 _WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # of DataParallel and torch.compile
 _BLOCK = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a block in a name
@@ -107,7 +103,11 @@ def load_pretrained(
     naming, arrays = _recognized(file, model, _read(Path(file)))
     if naming is not None:
         _check_network(file, naming, model.module)
-    shapes = _shapes(model, arrays)
+    shapes = {
+        path: leaf.shape
+        for path, leaf in masks.by_path(model.variable_shapes()._asdict()).items()
+        if path in arrays or not is_of_adapter(path)
+    }
     parts, arrays = _with_head_if_same(file, naming, model, _parts(naming, model, shapes), arrays)
     if isinstance(model.module, ViT) and (naming is None or naming.names is None):
         _fit_positions(naming, model, parts, arrays, interpolation)
@@ -121,13 +121,6 @@ def load_pretrained(
     return dataclasses.replace(
         model, reinitialize=with_options(_start_from, weights=Weights(leaves), then=model.reinitialize)
     )
-
-
-def _shapes(model, arrays):
-    """Returns the shapes of the network's arrays by path, parameters first; of adapters those in the file."""
-    leaves = masks.by_path(model.variable_shapes()._asdict())
-    paths = sorted(leaves, key=lambda path: path.startswith("batch_stats/"))
-    return {path: leaves[path].shape for path in paths if path in arrays or not is_of_adapter(path)}
 
 
 def _start_from(model: Model, variables: Variables, key: Key, weights: Weights, then: Callable | None) -> Variables:
@@ -179,24 +172,16 @@ def _recognized(file, model, arrays) -> tuple[Naming | None, Arrays]:
                 return naming, {naming.canonical(name): array for name, array in _unstacked(kept)}
     if any(name.startswith("params/") for name in arrays):
         return None, arrays
-    try:
-        if "conv1.weight" in arrays and isinstance(model.module, ResidualNetwork):
-            return of_torchvision(model), arrays
-        if any(name.startswith("backbone.") for name in arrays):
-            return of_twin(model), arrays
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
+    reason = ""
+    if not isinstance(model.module, ViT) or "backbone.0.weight" in arrays:
+        is_resnet = isinstance(model.module, ResidualNetwork) and model.module.norm != "none"
+        try:
+            return (of_torchvision if is_resnet and "conv1.weight" in arrays else of_twin)(model), arrays
+        except UserError as error:
+            reason = f" ({error})"
     markers = ", ".join(f"{naming.marker} ({naming.whose})" for naming in NAMINGS)
-    expected = (
-        f"expected the weights of a ViT, such as {markers}, or" if isinstance(model.module, ViT) else "expected those"
-    )
-    parts = {}
-    with contextlib.suppress(UserError):
-        parts = _parts(of_twin(model), model, _shapes(model, arrays))
-    names = (f"{name} {_shown(part.shape)}" for name, part in parts.items())
-    names = f", or of to_torch: {_first(names)}" if parts else ""
-    found = _first(f"{name} {_shown(array.shape)}" for name, array in arrays.items()) or "nothing"
-    raise UserError(f"{file}: it holds {found}; {expected} of save_weights{names}")
+    found = f"it holds {_first(arrays) or 'nothing'}; expected the weights of a ViT, such as {markers}"
+    raise UserError(f"{file}: {found}, or of save_weights{reason}")
 
 
 def _unstacked(arrays) -> Iterator[tuple[str, np.ndarray]]:

@@ -6,7 +6,6 @@ from types import ModuleType
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.interchange.vit_names import Naming
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.nn.networks.residual import ResidualNetwork
 
 
 def with_torch(module: str) -> ModuleType:
@@ -32,16 +31,14 @@ def of_twin(model: Model) -> Naming:
 
 
 def of_torchvision(model: Model) -> Naming:
-    """Returns the names of torchvision's ResNets, which have the layers of a twin in the same order.
+    """Returns torchvision's names for a ``ResidualNetwork`` with normalisation.
 
     Raises:
-        UserError: as in ``of_twin``, or the network is no ResNet with normalisation.
+        UserError: as in ``of_twin``.
     """
-    module, twin = model.module, with_torch("torch_networks").names(model)
-    if not isinstance(module, ResidualNetwork) or module.norm == "none":
-        raise UserError(f"network {type(module).__name__} is no ResNet with normalisation")
-    blocks = [f"layer{stage}.{i}" for stage, count in enumerate(module.blocks, 1) for i in range(count)]
-    names = {path: _of_resnet(name, blocks) for path, name in twin.items() if not name.startswith("projector.")}
+    names = with_torch("torch_networks").names(model)
+    blocks = [f"layer{stage}.{i}" for stage, count in enumerate(model.module.blocks, 1) for i in range(count)]
+    names = {path: _of_resnet(name, blocks) for path, name in names.items() if not name.startswith("projector.")}
     return Naming("torchvision", {"head": "fc."}, names=names)
 
 
@@ -53,6 +50,6 @@ def _of_resnet(name, blocks):
     if len(parts) == 2:
         return f"{('conv1', 'bn1')[int(parts[1])]}.{leaf}"
     _, place, branch, layer = parts
-    number, kind = divmod(int(layer), 3)  # convolution, normalisation and ReLU
+    number, kind = divmod(int(layer), 3)
     own = f"downsample.{layer}" if branch == "shortcut" else f"{('conv', 'bn')[kind]}{number + 1}"
     return f"{blocks[(int(place) - 3) // 2]}.{own}.{leaf}"  # blocks and ReLUs follow the stem's three layers

@@ -26,9 +26,8 @@ from fedjax_collapse.schema.annotations import shown
 from fedjax_collapse.schema.discovery import classes
 
 IMAGE_SHAPE = (32, 32, 3)
-_NOT_IN_TORCH = (  # of a network's fields: they change neither arrays nor, but for rounding, outputs in evaluation
-    *("parent", "name", "num_classes", "lowering", "target", "kernel_init", "remat", "dtype"),
-)
+# Fields of a network that change neither its arrays nor, but for rounding, its outputs in evaluation.
+_NOT_IN_TORCH = ("parent", "name", "num_classes", "lowering", "target", "kernel_init", "remat", "dtype")
 
 
 def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
