@@ -6,7 +6,7 @@ Training and test data are pooled and scaled to [-1, 1]; 20 clients by ``dir`` w
 quarter is the test; all clients in every round, an epoch of SGD with learning rate 0.005, whole batches of 10. After
 the colon the data: ``digits``, scikit-learn's in the size of MNIST, three rounds, without a network; or ``mnist``,
 ``fashion_mnist``, ``cifar10``, ``cifar100``, 2,000 rounds (docs/data.md says how to get them). Three seeds share one
-partition, as PFLlib's three runs do. Its other partitions:
+partition, as PFLlib's three runs do. ``smoke`` is two rounds of one seed of two arms on digits. Its other partitions:
 
     --config.partition.name=pfllib_pat --config.partition.classes_per_client=10
     --config.partition.name=pfllib_exdir --config.partition.classes_per_client=10 --config.partition.alpha=100
@@ -18,7 +18,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 
 DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100")
@@ -34,16 +33,12 @@ def digits() -> sources.Source:
     return source._replace(images=enlarged(source.images), test_images=enlarged(source.test_images), mean=8.0, std=8.0)
 
 
-def get_config(arg: str = "") -> ConfigDict:
-    arg = arg or "digits"
-    if arg not in ("digits", *DATA_SETS):
-        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(DATA_SETS)} after the file name")
-    config = base.get_config()
-    config.seeds, config.clients = (0, 1, 2), 20
-    config.rounds = 3 if arg == "digits" else 2000
-    config.data = dict(source=arg, normalisation="half")
-    if arg == "digits":
-        config.data = dict(source="experiments.configs.pfllib:digits")
+@base.variants("digits", *DATA_SETS, "smoke")
+def get_config(config: ConfigDict, arg: str) -> None:
+    config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 3
+    config.data = dict(source="experiments.configs.pfllib:digits")
+    if arg in DATA_SETS:
+        config.rounds, config.data = 2000, dict(source=arg, normalisation="half")
     config.partition = dict(name="pfllib_dir", alpha=0.1, seed=0)
     config.own_tests = dict(name="split")  # a quarter of each client's examples, not stratified
     config.finetuning = dict(epochs=1)
@@ -62,4 +57,6 @@ def get_config(arg: str = "") -> ConfigDict:
         "feddbe": dict(methods=dict(feddbe=dict()), network=dict(head="shifted")),
         "ditto": base.methods(ditto=dict(strength=1.0)),  # PFLlib's default 0 is local training
     }
-    return config
+    if arg == "smoke":
+        config.rounds, config.seeds = 2, (0,)
+        config.arms = {name: config.arms[name] for name in ("local", "fedper")}

@@ -1,4 +1,4 @@
-"""Shared parts of the configs of published tables and figures: data, three versions of each, and a paper's numbers."""
+"""Shared parts of the configs of published tables and figures: data, the sizes of each, and a paper's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ GLYPHS = dict(source="glyphs", num_classes=10, image_size=16, channels=1, train_
 GLYPHS_100 = GLYPHS | dict(num_classes=100)
 _LOOKS = ("clean", "coloured", "outline", "textured")
 DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=3)
-_SMALL = dict(train_size=1500, test_size=200)  # sizes of small versions with glyphs
+_FEW = dict(train_size=1500, test_size=200)  # glyphs of ``smoke``
 
 Changes = Mapping[str, Any]  # values by config key; nested dicts are merged, as in a setting
 Rows = Mapping[str, Sequence[float | None]]  # of a table, by arm
@@ -41,11 +41,12 @@ class Paper(NamedTuple):
         full: Changes,
         offline: Changes,
         smoke: Sequence[str],
+        small: str = "",
         smoke_settings: Mapping[str, Changes] | None = None,
         smoke_network: Changes | None = None,
         **both: Any,
     ) -> Callable[..., ConfigDict]:
-        """Returns the ``get_config`` of a table or figure; its argument is ``full``, ``offline`` or ``smoke``.
+        """Returns the ``get_config`` of a table or figure, of a size: ``full``, ``offline``, ``small`` or ``smoke``.
 
         Args:
             file: The ``__file__`` of the config.
@@ -53,6 +54,8 @@ class Paper(NamedTuple):
             full: The changes of the published setting; ``paper`` is a comparison by ``compared``.
             offline: The changes of the version that a CPU can train, likewise.
             smoke: The settings of ``offline`` that are trained for two rounds with one seed: seconds.
+            small: The setting of ``offline`` that ``small`` trains for 20 rounds with one seed: minutes, at most two
+                million examples in all. Without it, there is no ``small``.
             smoke_settings: Settings to train instead.
             smoke_network: Their network instead of this paper's small network.
             **both: Further changes of both versions.
@@ -62,9 +65,11 @@ class Paper(NamedTuple):
             "full": _version(defaults | self.shared, self.full, both, full),
             "offline": _version(defaults | self.shared, self.offline, both, offline),
         }
+        if small:
+            versions["small"] = _small(versions["offline"], small)
         settings = smoke_settings or offline["settings"]
         chosen = _of_arms({name: settings[name] for name in smoke}, arms)
-        versions["smoke"] = _small(versions["offline"], chosen, smoke_network or self.smoke_network)
+        versions["smoke"] = _smoke(versions["offline"], chosen, smoke_network or self.smoke_network)
 
         def get_config(arg: str = "offline") -> ConfigDict:
             if arg not in versions:
@@ -139,8 +144,16 @@ def _of_arms(settings, arms):
     return found
 
 
-def _small(values, settings, network):
-    """Returns changes for two rounds of one epoch with one seed, few examples and that network, in these settings."""
+def _small(values, setting):
+    """Twenty rounds with one seed in this setting, with the paper's numbers for it."""
+    paper = dict(values["paper"])
+    paper |= {part: {setting: paper[part][setting]} for part in ("values", "spreads") if part in paper}
+    only = dict(settings={setting: values["settings"][setting]}, means={}, paper=paper)
+    return values | only | dict(rounds=20, seeds=(0,))
+
+
+def _smoke(values, settings, network):
+    """Two rounds of one epoch with one seed in these settings, with few examples and that network."""
     return values | dict(
         settings={name: _without_rounds(setting) for name, setting in settings.items()},
         data=_few_examples(values["data"]),
@@ -158,4 +171,4 @@ def _without_rounds(setting):
 
 
 def _few_examples(data):
-    return data | _SMALL if data.get("source") == "glyphs" else data
+    return data | _FEW if data.get("source") == "glyphs" else data

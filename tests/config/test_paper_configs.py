@@ -89,14 +89,29 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)
-def test_small_is_the_same_study_as_offline(path):
+def test_smoke_is_the_same_study_as_offline(path):
     """The same arms; settings among its settings, which differ in the same keys; seconds of training."""
-    offline, small = (plain(config_of(path, arg)) for arg in ("offline", "smoke"))
-    assert list(arms_of(small)) == list(arms_of(offline)) and list(arms_of(offline)) == list(
+    offline, smoke = (plain(config_of(path, arg)) for arg in ("offline", "smoke"))
+    assert list(arms_of(smoke)) == list(arms_of(offline)) and list(arms_of(offline)) == list(
         arms_of(plain(config_of(path, "full")))
     )
-    assert set(settings_of(small)) <= set(settings_of(offline)) and small["rounds"] == 2 and small["seeds"] == (0,)
-    assert len(settings_of(small)) <= 4
+    assert set(settings_of(smoke)) <= set(settings_of(offline)) and smoke["rounds"] == 2 and smoke["seeds"] == (0,)
+    assert len(settings_of(smoke)) <= 4
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_small_is_one_setting_of_offline_and_two_million_examples(name):
+    """With one seed, the same arms, and the paper's numbers for that setting, which are not comparable."""
+    path = CONFIGS / name / "table1.py"
+    offline, small = (plain(config_of(path, arg)) for arg in ("offline", "small"))
+    ((setting, changes),) = settings_of(small).items()
+    assert changes == offline["settings"][setting] and small["arms"] == offline["arms"] and len(small["seeds"]) == 1
+    paper, whole = paper_of(small), paper_of(offline)
+    assert not paper.comparable and paper.why and paper.values == {setting: whole.values[setting]}
+    assert set(paper.values[setting]) == set(small["arms"]) and set(paper.spreads) <= {setting}
+    examples = Examples(resolve(config_of(path, "small"), Path()).cells, small["seeds"]).of(setting)
+    trained = sum(of_seed[0].ownership.sizes.sum() for of_seed in examples.values())
+    assert trained * small["rounds"] * small["training"]["epochs"] <= 2_000_000
 
 
 def test_networks_of_the_published_settings_fit_their_images():

@@ -4,6 +4,7 @@
 
 * ``:full``: the published study: ResNet18, and WRN-28-10 on CIFAR100. ``docs/data.md`` says how to get the data.
 * ``:offline``: the eight methods and the five splits on 8x8 digits, with a small network; not comparable.
+* ``:small``: 20 rounds of ``digits-P10C3`` with one seed, minutes on two cores.
 * ``:smoke``: two rounds of two splits.
 
 P5C2: five clients of two classes each. Not known: the strengths of all methods, the rounds (but for CIFAR100), the
@@ -70,4 +71,5 @@ get_config = base.on_splits(
     dict(source=f"{SOURCE}, averages as printed", rows=PAPER, means=AVERAGES),
     dict(source=f"{SOURCE}, CIFAR10", rows=OF_CIFAR10[0], means=OF_CIFAR10[1]),
     arms=base.arms(),
+    small="digits-P10C3",
 )

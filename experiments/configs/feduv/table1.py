@@ -4,6 +4,7 @@
 
 * ``:full``: the published study, 135 runs. ``docs/data.md`` says how to get the data.
 * ``:offline``: the same methods, skews and domains on digits and glyphs, with a small network; not comparable.
+* ``:small``: 20 rounds of ``digits-0.01`` with one seed, minutes on two cores.
 * ``:smoke``: two rounds of each data set at one alpha.
 
 Not known: the normalisation of all data but STL10, which images of the domains are test images, the batch size of the
@@ -43,4 +44,5 @@ get_config = base.study(
         paper=OFFLINE,
     ),
     smoke=["digits-1.0", "glyphs100-1.0", "domains"],
+    small="digits-0.01",
 )
