@@ -13,7 +13,7 @@ from fedjax_collapse.results.metrics import Metric, is_measured, number, show_nu
 from fedjax_collapse.results.paper import Moments, Paper, Published, agreement_note, paper_of, published, published_for
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.summaries import mean_and_std
-from fedjax_collapse.results.writing import Alike, Bold
+from fedjax_collapse.results.writing import Alike, Bold, Grey
 from fedjax_collapse.schema.names import check_name
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def pivot(study: Results, metric: Metric = metrics.ACCURACY, paper: Paper | None
             ours = [type(own)(f"{own} {it.mark} paper {it}") if it else own for own, it in both]
         rows.append([arm, *ours])
         if paper and not paper.comparable and any(theirs):
-            rows.append([f"{arm} (paper, not comparable)", *(str(it or "") for it in theirs)])
+            rows.append([*map(Grey, (f"{arm} (paper, not comparable)", *(it or "" for it in theirs)))])
     notes = [accuracy_note(study)] if metric.unit == "%" else []
     if paper:
         about = paper_note(paper), agreement_note(found), unlike_note(study, paper.target)

@@ -33,6 +33,13 @@ class Alike(str):
     tag, latex, style = "u", "\\underline", "underline"
 
 
+class Grey(str):
+    """The text of a cell that is not comparable with others, in grey on a page."""
+
+    def __html__(self) -> str:
+        return f'<span class="grey">{html.escape(self)}</span>'
+
+
 for _kind in (Bold, Alike):
     _kind.__html__ = lambda self: f"<{self.tag}>{html.escape(self)}</{self.tag}>"
 

@@ -321,6 +321,6 @@ def test_the_papers_numbers_may_be_of_a_measurement_or_of_rounds_to_a_target(tmp
     assert "(rounds to the best accuracy of base with the same seed; its own are all its rounds)" in first.notes[0]
     assert second.rows == accuracies and tables_of({"s": load(folder)})[-1].title == "s: Rounds to base"
     page = write_report(folder).read_text(encoding="utf-8")
-    assert "Rounds to the target of all cells" in page and "<td>12</td>" in page
+    assert "Rounds to the target of all cells" in page and '<td><span class="grey">12</span></td>' in page
     configure(folder, paper=of_paper | {"target": "decorr strength=2"})
     assert pivots(load(folder))[0].rows[1] == ["base", "-", "-", "-"]  # that arm has no runs yet

@@ -264,11 +264,18 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], abov
 
     handles = [Line2D([], [], **handle) if isinstance(handle, dict) else handle for handle in handles]
     size = matplotlib.rcParams["font.size"]
-    width = 120 / size * figure.get_figwidth()  # characters that fit, roughly
-    rows = -(-len(labels) // max(1, int(width // (max(map(len, labels)) + 7))))
+    width = 125 / size * figure.get_figwidth()  # characters that fit, roughly
+    lengths = [len(text) + 7 for text in labels]
+    columns = next(n for n in range(len(labels), 0, -1) if n == 1 or _width(lengths, n) <= width)
+    rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
     place = f"outside {'upper' if above else 'lower'} center"
-    figure.legend(handles, labels, loc=place, ncols=-(-len(labels) // rows))
+    figure.legend(handles, labels, loc=place, ncols=columns)
+
+
+def _width(lengths, columns):
+    """The characters of a legend's line, whose columns are as matplotlib divides the entries."""
+    return sum(max(part) for part in np.array_split(lengths, columns))
 
 
 def arm_legend(
