@@ -2,10 +2,10 @@
 forming the same simplex.
 
 Papyan, Han & Donoho, "Prevalence of neural collapse" (PNAS 2020), in the forms of its released code, and the forms of
-Zhu et al., "A Geometric Analysis of Neural Collapse with Unconstrained Features" (NeurIPS 2021). All measures are 0 at
-collapse. Class means are ``Moments.class_means``, only of the C' classes with examples, centred on their unweighted
-mean; ``W`` [classes, features] is the weight of the logits ``W f + b``. NaN where undefined: for one class, coinciding
-means, a classifier that is 0, or features that are not finite.
+Zhu et al., "A Geometric Analysis of Neural Collapse with Unconstrained Features" (NeurIPS 2021). All measures but
+``alignment`` are 0 at collapse. Class means are ``Moments.class_means``, only of the C' classes with examples, centred
+on their unweighted mean; ``W`` [classes, features] is the weight of the logits ``W f + b``. NaN where undefined: for
+one class, coinciding means, a classifier that is 0, or features that are not finite.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_collapse.analysis.moments import Moments
+from fedjax_collapse.analysis.updates import decompose, overlap
 
 _CUT = 1e-10  # of between-class variances relative to the largest; below is rounding, as only C' - 1 are non-zero
 
@@ -37,6 +38,27 @@ def variability(moments: Moments, centre: Float[np.ndarray, " features"] | None 
     directions = directions[kept]
     along = np.sum((directions @ moments.within) * directions, axis=1) / moments.num_examples
     return float(np.sum(along / values[kept] ** 2))  # the factors C' of S_B and of the definition cancel
+
+
+def within_share(moments: Moments) -> float:
+    """Returns ``tr S_W / tr S_T``, from 0 to 1: the fraction of the features' variance that is within classes.
+
+    The fraction between classes is 1 minus it. Our form of what Zhu et al. (arXiv 2502.03231) call within-class and
+    between-class variance of a layer, of which we do not know the exact normalisation.
+    """
+    total = moments.num_examples * np.trace(moments.covariance)
+    if np.sum(moments.is_present) < 2 or not total > 0:
+        return math.nan
+    return float(np.clip(np.trace(moments.within) / total, 0, 1))
+
+
+def alignment(moments: Moments, directions: Float[np.ndarray, "features k"]) -> float:
+    """Returns ``updates.overlap`` of the features' leading k directions with k that the next layer reads, from 0 to 1.
+
+    The features' are eigenvectors of their covariance. k / features is to be expected of directions that are random.
+    Ours, after Zhu et al. (arXiv 2502.03231), of whose alignment of features and parameters we do not know the formula.
+    """
+    return overlap(decompose(moments.covariance, directions.shape[1]).inputs, directions)
 
 
 def equinorm(vectors: Float[np.ndarray, "classes features"]) -> float:

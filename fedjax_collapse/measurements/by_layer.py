@@ -14,30 +14,41 @@ import numpy as np
 from fedjax_collapse.analysis import neural_collapse
 from fedjax_collapse.analysis.moments import Moments, class_moments, merged
 from fedjax_collapse.analysis.spectrum import effective_rank, table
+from fedjax_collapse.analysis.updates import decompose
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Examples, Variables
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.measurements import probe
+from fedjax_collapse.nn.adapters import merged as without_adapters
+from fedjax_collapse.nn.inspection import next_kernels
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run.measurement import MeasurementView
 
 _BATCH = 256
-_NUMBERS = ("effective_rank", "nc1", "probe")  # [levels]
+_NUMBERS = ("effective_rank", "nc1", "probe", "within_share", "alignment")  # [levels]
 _LOCAL = tuple(f"local_{name}" for name in (*_NUMBERS, "spectrum"))
 _OWN = tuple(f"own_{prefix}{name}" for prefix in ("", "received_", "local_") for name in _NUMBERS)
 
 
 def layers(view: MeasurementView) -> dict[str, np.ndarray]:
-    """Effective rank, NC1 and linear-probe accuracy of the representation after each block, trained and averaged.
+    """Rank, collapse and linear-probe accuracy of the representation after each block, trained and averaged.
 
     Of the model as it was received in the round (``received_``), as watched clients trained it (``local_``), and as the
     server then averaged it, on the test set and, ``own_``, on the training examples of each watched client. A probe is
     fitted to the same training examples as in ``linear_probe``, also where it is scored on the client's.
 
-    Arrays: ``effective_rank``, ``nc1`` and ``probe`` [levels], the same with ``received_``; with ``local_`` [watched,
-    levels], NaN for a client outside the cohort; with ``own_`` in front of all of them [watched, levels]. ``spectrum``
-    [levels, widest], eigenvalues of the covariance on the test set, NaN beyond the level's width, with ``received_``
-    and ``local_``. Without classes, NC1 and probe are NaN.
+    Two numbers are ours, after Zhu et al. (arXiv 2502.03231), whose exact normalisations we do not know:
+    ``within_share``, ``neural_collapse.within_share``; and ``alignment``, that of the level with the weight that is
+    applied next, as a matrix [width, everything else], in the first ``min(C - 1, width, everything else)`` directions
+    of both, fewer if the weight has a lower rank. It is the first weight if several read the level, such as a block's
+    convolution and its shortcut, and the classifier's for the features. It is NaN without such a weight, a param
+    ``kernel``, as for logits that are products with an embedding, or if it is of a depthwise convolution.
+
+    Arrays: ``effective_rank``, ``nc1``, ``probe``, ``within_share`` and ``alignment`` [levels], the same with
+    ``received_``; with ``local_`` [watched, levels], NaN for a client outside the cohort; with ``own_`` in front of all
+    of them [watched, levels]. ``spectrum`` [levels, widest], eigenvalues of the covariance on the test set, NaN beyond
+    the level's width, with ``received_`` and ``local_``. Without classes, all but rank and spectrum are NaN.
     """
     federation, owned = view.federation, view.federation.owned_rows()
     server, received = (_Levels(view.model, federation, v) for v in (view.server.variables, view.received))
@@ -74,6 +85,7 @@ class _Levels:
         labels = np.asarray(federation.train.labels)
         self.has_classes = labels.ndim == 1 and labels.dtype.kind in "iu"
         self.num_classes = model.initial_shapes().logits.shape[-1] if self.has_classes else 1
+        self.read = list(_read_directions(model, variables, self.num_classes - 1))
         self.heads = []
         if self.has_classes:
             moments, _ = self._stream(federation.train, probe.training_rows(federation))
@@ -87,6 +99,8 @@ class _Levels:
             "effective_rank": np.array(list(map(effective_rank, spectra))),
             "nc1": np.array(list(map(neural_collapse.variability, moments))),
             "probe": correct / moments[0].num_examples,
+            "within_share": np.array(list(map(neural_collapse.within_share, moments))),
+            "alignment": np.array(list(map(neural_collapse.alignment, moments, self.read))),
             "spectrum": table(spectra, max(map(len, spectra))),
         }
 
@@ -122,6 +136,17 @@ def _levels(model, variables, block, mask):
     batch = get_batch(block, jnp.arange(len(mask)), mask)
     outputs, _ = model.apply(variables, batch, train=False, levels=True)
     return (*outputs.levels, outputs.features), batch.labels, batch.mask
+
+
+def _read_directions(model: Model, variables: Variables, most: int) -> Iterator[np.ndarray]:
+    """Yields, for every level, at most so many directions [width, k] that the next weight reads; k is 0 without one."""
+    kernels, outputs = masks.by_path(without_adapters(variables).params), model.initial_shapes()
+    for path, level in zip(next_kernels(model), (*outputs.levels, outputs.features), strict=True):
+        width, kernel = level.shape[-1], kernels.get(path or "")
+        if kernel is None or kernel.shape[-2] % width:
+            kernel = np.zeros((width, 1))  # which has no directions
+        of_channels = np.asarray(kernel).reshape(-1, width, kernel.shape[-1]).swapaxes(0, 1)  # also of flattened pixels
+        yield decompose(of_channels.reshape(width, -1), most).inputs
 
 
 def _prefixed(prefix, arrays):

@@ -7,9 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.nn.layers import Conv
 from fedjax_collapse.nn.lowerings.convolution import Layer, choose_lowering
-from fedjax_collapse.nn.model import Model
+from fedjax_collapse.nn.model import LEVELS, Model
 
 
 @functools.lru_cache(maxsize=256)
@@ -31,6 +33,44 @@ def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
     """Returns the network's layers of a class, in order of use, without their params."""
     variables = model.variable_shapes()
     return [layer for layer, _ in _calls(kind, lambda: model.output_shapes(variables))]
+
+
+@functools.lru_cache(maxsize=256)
+def next_kernels(model: Model) -> tuple[str | None, ...]:
+    """Returns the paths of the kernels that are applied first after each level, and to the features; None without one.
+
+    If several layers read a level, such as a block's convolution and its shortcut, it is the kernel of the layer that
+    is called first.
+    """
+    levels: set[str] = set()
+    first: dict[str, str] = {}  # kernels by level
+    found: list[str | None] = []
+    scopes, inputs, variables = [], [], model.variable_shapes()
+
+    def notice(call, args, kwargs, context):
+        layer = context.module
+        if context.method_name != "__call__":
+            return call(*args, **kwargs)
+        scopes.append(layer.scope.root)
+        levels.update(*map(_sown, (scopes[0], scopes[-1])))  # a rematerialised block has a scope of its own
+        if getattr(layer.get_variable("params", "kernel"), "ndim", 0) > 1:
+            kernel = "/".join((*layer.path, "kernel"))
+            inputs.append((kernel, args))
+            first.update(dict.fromkeys(levels - first.keys(), kernel))
+        outputs = call(*args, **kwargs)
+        if isinstance(outputs, Outputs):  # the outermost module returns them last
+            of_features = (kernel for kernel, read in inputs if any(array is outputs.features for array in read))
+            found[:] = [*map(first.get, _sown(scopes[0])), next(of_features, None)]
+        return outputs
+
+    with nn.intercept_methods(notice):
+        model.output_shapes(variables, levels=True)
+    return tuple(found)
+
+
+def _sown(scope):
+    """Returns the paths of a scope's levels so far."""
+    return ["/".join((*scope.path, path)) for path in masks.by_path(scope.variables().get(LEVELS, {}))]
 
 
 def _calls(kind, run):
