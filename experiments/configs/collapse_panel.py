@@ -3,13 +3,15 @@
     python experiments/launch.py --config=collapse_panel
     python experiments/launch.py --config=collapse_panel:experiments/configs/label_skew.py:digits
     python experiments/launch.py --config=collapse_panel:my_config.py
+    python experiments/launch.py --config=collapse_panel --config.data.source=glyphs --config.rounds=30
 
 Behind the file name: the config whose arms are measured, a path or the name of one that comes with the project, and
 after another colon its argument; without one, FedDecorr on digits. To its arms are added those of ``BASELINES`` whose
 name is free, to its measurements those of ``PANEL``, and five seeds unless it has at least three. All clients are
-watched.
+watched. The budget is the number of rounds, which all arms share.
 
-The report then has, for each arm: spectrum, rank, NC1 and probe of every layer, of the received, the local and the
+A line below the table names the arms that were found better than the first, ``fedavg``, or says that none was. The
+report then has, for each arm: spectrum, rank, NC1 and probe of every layer, of the received, the local and the
 averaged models; spectra of the classifier, of the clients' updates, their mean and the server's; aggregation error and
 agreement; R; the bias of predictions; the probe next to the head; seconds of a round, its memory, and the numbers sent.
 An arm whose head is not linear needs ``measurements=dict(head_spectrum=None)``.

@@ -6,6 +6,7 @@ plot.accuracy(study)  # a matplotlib figure; plot.accuracy.select(study) is the 
 """
 
 from fedjax_collapse.results import plot as plot
+from fedjax_collapse.results.comparing import recommendations as recommendations
 from fedjax_collapse.results.comparing import verdict as verdict
 from fedjax_collapse.results.export import tables_of as tables_of
 from fedjax_collapse.results.export import write_tables as write_tables

@@ -1,7 +1,7 @@
 """Comparisons of arms over pairs of runs with the same seed and partition, and a study's finding."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedjax_collapse.results.summaries import mean_and_std
 from fedjax_collapse.run.measurement import HEADLINES
 
 CONFIDENCE = 0.95  # of intervals
+_FEWEST = 3  # pairs, for an arm to be recommended
 _DIGITS = 12  # beyond these a difference is rounding, which would break ties
 _MANY = 0.1  # the share of dead features above which an arm is named
 _NOISE = 0.2  # of chance, for the classes of a test set are seldom of exactly equal size
@@ -48,14 +49,14 @@ class Comparison(NamedTuple):
         return self.low <= 0 <= self.high
 
 
-def compare(differences: list[float]) -> Comparison:
+def compare(differences: Sequence[float], confidence: float = CONFIDENCE) -> Comparison:
     """Returns mean, standard deviation, and Student's t interval of the mean, of paired differences."""
     mean, std = mean_and_std(differences)
     n, margin = len(differences), math.nan
     if n > 1:
         from scipy.special import stdtrit
 
-        margin = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(n)
+        margin = float(stdtrit(n - 1, (1 + confidence) / 2)) * std / math.sqrt(n)
     return Comparison(mean, std, n, mean - margin, mean + margin, tuple(differences))
 
 
@@ -145,6 +146,43 @@ def best_of(study: Results, metric: Metric) -> Best:
             found.best.update(tops)
             found.alike.update(cell for cell, of in compared.items() if of.may_be_zero)
     return found
+
+
+def recommendations(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> list[str]:
+    """Returns a sentence for each setting: which arms have a better score than the base arm, or that none was found.
+
+    Compared are arms with at least three pairs of runs with the base arm. An arm is named if the interval of its
+    differences excludes 0 after Bonferroni's correction for their number, and none of its runs has diverged.
+
+    Args:
+        study: the results.
+        base: the arm to compare with, by default the first.
+        columns: the metrics that are shown; there is no sentence if the score is not one of them. By default all.
+    """
+    if study.score not in (columns or [study.score]):
+        return []
+    found = {setting: _recommended(study, setting, base or study.base) for setting in study.settings}
+    return [f"{setting}: " * study.has_settings + text for setting, text in found.items() if text]
+
+
+def _recommended(study: Results, setting: str, base: str) -> str:
+    metric, named = study.score, []
+    cells = [cell for cell in study.cells if cell.setting == setting and cell.arm != base]
+    differences = {cell: comparison(study, cell, base, metric).differences for cell in cells}
+    differences = {cell: of for cell, of in differences.items() if len(of) >= _FEWEST}
+    if not differences:
+        return ""
+    for cell, of_cell in differences.items():
+        of = compare(of_cell, 1 - (1 - CONFIDENCE) / len(differences))
+        worst = of.low if metric.better == "higher" else -of.high
+        if round(worst, _DIGITS) > 0 and study.moments(cell, metric.name)[2] == len(study.of_cell(cell)):
+            mean, low, high = map(metric._replace(format=f"+{metric.format}").show, (of.mean, of.low, of.high))
+            named.append(f"{cell.arm} {mean}{' points' * (metric.unit == '%')} ({low} to {high})")
+    counts = sorted(map(len, differences.values()))
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    arms = f"{len(named) or 'none'} of {len(differences)} arm{'s' * (len(differences) > 1)}"
+    how = f"{seeds} paired seeds; {100 * CONFIDENCE:.0f} % intervals with Bonferroni's correction"
+    return f"Found better than {base} in {metric.quantity}: {arms} ({how}){': ' * bool(named)}{', '.join(named)}."
 
 
 def dead_notes(study: Results) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedjax_collapse.core import files
 from fedjax_collapse.results import tables
-from fedjax_collapse.results.comparing import dead_notes
+from fedjax_collapse.results.comparing import dead_notes, recommendations
 from fedjax_collapse.results.metrics import ACCURACY, Metric
 from fedjax_collapse.results.paper import paper_of
 from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown
@@ -66,7 +66,10 @@ def tables_of(
     """Returns the table of all cells, and for each study differences, arms by settings and rounds to the target."""
     final = {name: final_table(study, columns) for name, study in studies.items()}
     frame = _together({name: table.frame for name, table in final.items()}).fillna({"Setting": ""}).fillna("-")
-    about = {name: (*dead_notes(study), tables.unfinished_note(study)) for name, study in studies.items()}
+    about = {
+        name: (*recommendations(study, base, columns), *dead_notes(study), tables.unfinished_note(study))
+        for name, study in studies.items()
+    }
     notes = [note for table in final.values() for note in table.notes]
     notes += [f"{name}: {note}" if len(studies) > 1 else note for name, of in about.items() for note in of if note]
     labels = sum(map(_LABELS.__contains__, frame))

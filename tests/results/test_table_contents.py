@@ -1,6 +1,7 @@
 """What tables show: arms by settings, differences, the best and what is as good, dead networks, rounds to a target."""
 
 import dataclasses
+import html
 import json
 import math
 
@@ -9,10 +10,19 @@ import pytest
 from scipy import stats
 from study_files import ARMS, LIKE, configure, rewrite, unfinish, write_arms, write_cells, write_run
 
+from experiments.commands import report
 from fedjax_collapse import UserError
 from fedjax_collapse.config.cells import CellName
 from fedjax_collapse.results import load, tables
-from fedjax_collapse.results.comparing import best_of, compare, comparison, dead_notes, is_at_chance, why_none
+from fedjax_collapse.results.comparing import (
+    best_of,
+    compare,
+    comparison,
+    dead_notes,
+    is_at_chance,
+    recommendations,
+    why_none,
+)
 from fedjax_collapse.results.metrics import ACCURACY, R, metric_of
 from fedjax_collapse.results.page import render
 from fedjax_collapse.results.writing import Alike, Bold
@@ -119,6 +129,46 @@ def test_the_best_is_bold_and_what_may_be_as_good_is_underlined(tmp_path):
     assert marked(some, Bold) == {"base"} and marked(some, Alike) == set()
     single = load(write_arms(tmp_path / "t", {"a": [0.5], "b": [0.6]}))
     assert not marked(single, (Bold, Alike)) and tables.BEST not in tables.final_table(single).notes
+
+
+SHIFTED = LIKE | {"top": [0.70, 0.81, 0.89], "some": [0.53, 0.64, 0.72]}  # base plus 20 ± 1 and 3 ± 1 points
+
+
+def test_an_arm_is_recommended_only_if_its_corrected_interval_is_on_the_better_side(tmp_path):
+    """The interval of ``some`` excludes 0, but not after the correction for four arms; ``far`` is on the other side."""
+    study = load(write_arms(tmp_path / "s", SHIFTED))
+    low, high = stats.t.interval(1 - 0.05 / 4, 2, loc=20, scale=1 / math.sqrt(3))
+    how = "(3 paired seeds; 95 % intervals with Bonferroni's correction)"
+    top = f"top +20.00 points (+{low:.2f} to +{high:.2f})"
+    assert recommendations(study) == [f"Found better than base in accuracy: 1 of 4 arms {how}: {top}."]
+    assert recommendations(study, "top") == [f"Found better than top in accuracy: none of 4 arms {how}."]
+    (of_some,) = recommendations(study.select(["base", "some"]))
+    assert ": 1 of 1 arm (" in of_some and ": some +3.00 points (+0.52 to +5.48)." in of_some
+    assert not recommendations(study, columns=[R]) and recommendations(study, columns=[R, ACCURACY])
+    losses = {arm: [dict(squared_error=value) for value in values] for arm, values in LIKE.items()}
+    for arm, rows in losses.items():
+        for seed, row in enumerate(rows):
+            write_run(tmp_path / "loss" / arm / f"seed{seed}", [row] * 2)
+    (of_loss,) = recommendations(load(configure(tmp_path / "loss", rounds=2, arms={arm: {} for arm in LIKE})))
+    assert "in squared error: 1 of 2 arms" in of_loss and of_loss.count("far −0.1 (−0.1") == 1
+
+
+def test_nothing_is_recommended_without_three_pairs_after_divergence_or_by_rounding(tmp_path):
+    study = write_arms(tmp_path / "s", SHIFTED)
+    assert not recommendations(load(unfinish(study, "base/seed1")))
+    values = {"base": [0.3] * 4, "dead": [0.5, 0.5, 0.5, None], "same": [0.1 + 0.2] * 4}
+    (found,) = recommendations(load(write_arms(tmp_path / "t", values, seeds=[0, 1, 2, 3])))
+    assert ": none of 2 arms (3 to 4 paired seeds; " in found
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_recommendations_are_printed_and_in_the_report_and_in_tables_of_papers(tmp_path, capsys):
+    folder = write_arms(tmp_path, SHIFTED, setting="a", settings={"a": {}})
+    (text,) = recommendations(load(folder))
+    assert report.main([str(folder)]) == 0 and capsys.readouterr().out.count(text) == 1 and text.startswith("a: Found ")
+    assert text.removeprefix("a: ") in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    assert report.main([str(folder), "--format=md", "--base=top"]) == 0
+    assert "Found better than top in accuracy: none of 4 arms" in (folder / "export" / "results.md").read_text()
 
 
 def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path):

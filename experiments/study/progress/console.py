@@ -13,6 +13,7 @@ from rich.progress import TaskID
 from experiments.study.progress.eta import Pace, duration
 from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.core.terminal import Printer
+from fedjax_collapse.results.comparing import recommendations
 from fedjax_collapse.results.metrics import EFFECTIVE_RANK, PHASES, Metric, R, headline_in, is_measured, number
 from fedjax_collapse.results.study import Results
 from fedjax_collapse.results.tables import BEST, Table, columns_of, final_table, pivots
@@ -141,7 +142,7 @@ class Console(Printer):
                 self.note(f"{table.title}:")
             self.print_rows(table.rows)
             notes = [*(note for note in table.notes if self.is_live or note != BEST), *notes]  # lines have no bold
-        for line in dict.fromkeys(notes):
+        for line in dict.fromkeys([*notes, *recommendations(study, columns=columns)]):
             self.note(line)
 
     def print_whole(self, table: Table) -> None:

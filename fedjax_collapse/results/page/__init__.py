@@ -15,7 +15,7 @@ from fedjax_collapse.config.cells import merged
 from fedjax_collapse.config.folder import NUMBERS, REPORT
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.results.comparing import dead_notes, verdict
+from fedjax_collapse.results.comparing import dead_notes, recommendations, verdict
 from fedjax_collapse.results.metrics import Metric
 from fedjax_collapse.results.plot import drawing
 from fedjax_collapse.results.plot.contents import OVERVIEW, Plot, arms_note, plots_of, shown
@@ -194,6 +194,7 @@ def _section(study: Results, some: Results, setting: str, columns: Sequence[Metr
         "heading": setting,
         "description": description(part),
         "finding": verdict(part),
+        "recommendations": recommendations(part, columns=columns),
         "colours": dict.fromkeys((cell.arm for cell in part.cells), "#999999") | colours,
         "tables": [final_table(part, columns), *difference_tables(part, columns=columns)],
         "figures": _drawn(plots_of(part, absolute=absolute), part, some.of_setting(setting), prefix, folder),
