@@ -5,6 +5,7 @@
 
 from fedjax_collapse.methods.adapters.fedex_lora import FedExLoRA as FedExLoRA
 from fedjax_collapse.methods.adapters.fedrot_lora import FedRotLoRA as FedRotLoRA
+from fedjax_collapse.methods.adapters.fedrpca import FedRPCA as FedRPCA
 from fedjax_collapse.methods.adapters.fedsa_lora import FedSALoRA as FedSALoRA
 from fedjax_collapse.methods.adapters.fedsvd import FedSVD as FedSVD
 from fedjax_collapse.methods.adapters.ffa_lora import FFALoRA as FFALoRA

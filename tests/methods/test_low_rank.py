@@ -4,10 +4,11 @@ import itertools
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import one_line
+from conftest import assert_same_bits, one_line
 from low_rank_case import (
     A1,
     A2,
@@ -36,6 +37,7 @@ from fedjax_collapse.methods import (
     FedDyn,
     FedExLoRA,
     FedRotLoRA,
+    FedRPCA,
     FedSALoRA,
     FedSVD,
     FlexLoRA,
@@ -48,9 +50,10 @@ from fedjax_collapse.methods import (
     Scaffold,
     TopK,
 )
-from fedjax_collapse.methods.adapters import _low_rank
-from fedjax_collapse.methods.base import Setup
+from fedjax_collapse.methods.adapters import _low_rank, fedrpca
+from fedjax_collapse.methods.base import CohortView, Setup
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.optim.aggregation import weighted_sum
 from fedjax_collapse.schema.options import constructor
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -256,3 +259,63 @@ def test_what_goes_with_methods_of_adapters():
 def test_ranks_above_the_network_s_are_named(method):
     with one_line(rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"):
         method((1, 3)).check_with(Setup(LocalTraining(), "none", network()))
+
+
+UPDATES = np.outer(np.arange(1, 7), np.arange(1, 5)) / 10  # [entries, clients]
+UPDATES[0, 3] += 2
+UPDATES[4, 1] -= 1.5
+
+
+def plain_pca(matrix, tolerance):
+    """S of a matrix [entries, clients], by multipliers in the units of the Lagrangian and NumPy's decomposition."""
+    mu = matrix.size / (4 * np.abs(matrix).sum())
+    sparse, multipliers, gap = np.zeros_like(matrix), np.zeros_like(matrix), matrix
+    while np.linalg.norm(gap) > tolerance * np.linalg.norm(matrix):
+        left, values, right = np.linalg.svd(matrix - sparse + multipliers / mu, full_matrices=False)
+        low = left * np.maximum(values - 1 / mu, 0) @ right
+        moved = matrix - low + multipliers / mu
+        sparse = np.sign(moved) * np.maximum(np.abs(moved) - 1 / (mu * np.sqrt(max(matrix.shape))), 0)
+        gap = matrix - low - sparse
+        multipliers = multipliers + mu * gap
+    return sparse
+
+
+def test_robust_pca():
+    """The optimum, and where the solver stops; rows of padding do not count, nor do updates of zero end in NaN."""
+    sparse = np.asarray(fedrpca.sparse_part(jnp.asarray(UPDATES.T), 4, 1e-13)).T
+    low = UPDATES - sparse
+    close([low[0, 3], sparse[0, 3], sparse[4, 1]], [0.4, 2, -1.312403840463])
+    close([singular_values(low).sum(), np.abs(sparse).sum()], [4.974937185532, 4.062788478612])
+    assert np.linalg.matrix_rank(low, 1e-9) == 1
+    close(low.mean(axis=1) + 2 * sparse.mean(axis=1), [1.25, 0.5, 0.75, 1, 0.734495199422, 1.5])
+    for matrix in (UPDATES, UPDATES.T, np.sin(np.arange(1, 61.0) ** 2).reshape(12, 5)):
+        padded = jnp.insert(jnp.asarray(matrix.T), 1, 0, axis=0)
+        found = np.asarray(fedrpca.sparse_part(padded, matrix.shape[1]))
+        np.testing.assert_allclose(np.delete(found, 1, axis=0).T, plain_pca(matrix, 1e-7), atol=1e-9)
+        assert not found[1].any()
+    assert not fedrpca.sparse_part(jnp.zeros((4, 6)), 4).any()
+
+
+def test_fedrpca_of_a_cohort():
+    """With beta 1 the mean to the bit; a factor is one matrix, and what is no factor is averaged."""
+    noise = np.cos(np.arange(1, 17.0) ** 2).reshape(4, 2, 2)
+    layer = {"kernel": None, "lora_a": UPDATES.T.reshape(4, 3, 2), "lora_b": noise, "lora_scale": None}
+    stacked = jax.tree.map(jnp.asarray, {"head": {"kernel": noise}, "layer": layer})
+    common = dict(shared=(), id=jnp.arange(4), num_clients=4, round=0, key=None)
+    view = CohortView(counted=jnp.ones(4, bool), weight=jnp.full(4, 0.25), **common)
+    mean = weighted_sum(stacked, view.weight)
+    assert_same_bits(FedRPCA(1.0).combine_uploads(stacked, view), mean)
+    found = FedRPCA(3.0).combine_uploads(stacked, view)
+    assert_same_bits(found["head"], mean["head"])
+    for name, leaf in (("lora_a", UPDATES), ("lora_b", noise.reshape(4, 4).T)):
+        expected = leaf.mean(axis=1) + 2 * plain_pca(leaf, 1e-7).mean(axis=1)
+        np.testing.assert_allclose(np.ravel(found["layer"][name]), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+def test_fedrpca_weights_clients_equally(monkeypatch, beta):
+    start, state = run(monkeypatch, FedRPCA(beta), HOM)
+    for old, new, own in zip(factors(start), factors(state.server.variables), ((A2, A3), (B2, B3)), strict=True):
+        updates = np.stack([np.ravel(one - old) for one in own], axis=1)
+        expected = old.ravel() + updates.mean(axis=1) + (beta - 1) * plain_pca(updates, 1e-7).mean(axis=1)
+        np.testing.assert_allclose(new.ravel(), expected, atol=1e-9)
