@@ -65,6 +65,7 @@ from fedjax_collapse.methods.drift.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.one_shot.afl import AFL as AFL
 from fedjax_collapse.methods.one_shot.fed3r import Fed3R as Fed3R
 from fedjax_collapse.methods.one_shot.fedcgs import FedCGS as FedCGS
+from fedjax_collapse.methods.one_shot.gh_ofl import GHOFL as GHOFL
 from fedjax_collapse.methods.personal.apfl import APFL as APFL
 from fedjax_collapse.methods.personal.ditto import Ditto as Ditto
 from fedjax_collapse.methods.personal.fedala import FedALA as FedALA

@@ -1,4 +1,4 @@
-"""Fed3R, AFL and FedCGS: test vectors, any partition, padding, single precision, training from them, wrong input."""
+"""Fed3R, AFL, FedCGS and GH-OFL: vectors, any partition, padding, single precision, training from them, wrong input."""
 
 import functools
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedjax_collapse import (
     AFL,
+    GHOFL,
     DeCov,
     Fed3R,
     FedAvg,
@@ -24,6 +25,8 @@ from fedjax_collapse import (
     nn,
     simulate,
 )
+from fedjax_collapse.core.records import Batch
+from fedjax_collapse.schema.options import with_options
 
 X = np.array([[1.0, 0], [2, 1], [0, 1], [1, 1], [-1, 2]])
 Y = np.array([0, 1, 1, 0, 2])
@@ -43,7 +46,10 @@ VECTORS = {  # kernel [d, classes] and bias
     ),
     "fed3r": (Fed3R(normalize=False), None, [0.9795474385, 0.0036599587, 0.0021344684]),
 }
-METHODS = {name: method for name, (method, *_) in VECTORS.items()} | {"fedcgs, within": FedCGS("within")}
+METHODS = {name: method for name, (method, *_) in VECTORS.items()} | {
+    "fedcgs, within": FedCGS("within"),
+    "fedcgs, shrunk": FedCGS("within", 0.3),
+}
 
 
 def linear(inputs, labels, parts, test=None, **options):
@@ -56,6 +62,12 @@ def linear(inputs, labels, parts, test=None, **options):
 
 def first_model(federation, model, method, training=LocalTraining(batch_size=2), client_map=ONE_BY_ONE):  # noqa: B008
     """Kernel and bias before the first round."""
+    layer = first_variables(federation, model, method, training, client_map).params["Dense_0"]
+    return layer["kernel"], layer["bias"]
+
+
+def first_variables(federation, model, method, training=LocalTraining(batch_size=2), client_map=ONE_BY_ONE):  # noqa: B008
+    """The variables before the first round."""
     algorithm = FedAvg(training, {"it": method})
     algorithm.check(model)
     count = federation.num_clients
@@ -64,8 +76,7 @@ def first_model(federation, model, method, training=LocalTraining(batch_size=2),
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), count, jax.random.key(1))
     state = engine.distribute(client_map, state)
     state, _ = engine.with_first_reports(rounds, algorithm, state, data, federation.train)
-    layer = jax.device_get(state.server.variables.params["Dense_0"])
-    return layer["kernel"], layer["bias"]
+    return jax.device_get(state.server.variables)
 
 
 def plain(name, inputs, labels, num_clients=4):
@@ -82,9 +93,97 @@ def plain(name, inputs, labels, num_clients=4):
         return np.linalg.inv(inputs.T @ inputs + ridge * np.eye(dim)) @ inputs.T @ hot, np.zeros(len(counts))
     means = hot.T @ inputs / counts[:, None]
     within = inputs - means[labels]
-    covariance = within.T @ within / (count - len(counts)) if "within" in name else np.cov(inputs.T)
+    covariance = np.cov(inputs.T) if name == "fedcgs" else within.T @ within / (count - len(counts))
+    if "shrunk" in name:
+        covariance = shrunk(covariance, 0.3)
     inverse = np.linalg.inv(covariance)
     return inverse @ means.T, np.log(counts / count) - np.einsum("ci,ij,cj->c", means, inverse, means) / 2
+
+
+def shrunk(covariance, weight):
+    dim = len(covariance)
+    return (1 - weight) * covariance + (weight * np.trace(covariance) / dim + 1e-6) * np.eye(dim)
+
+
+def plain_gaussians(method, inputs, labels, tests):
+    """Logits of the tests by densities, for labels of which each has an example."""
+    classes = [inputs[labels == label] for label in range(1 + labels.max())]
+    scatter = sum((rows - rows.mean(axis=0)).T @ (rows - rows.mean(axis=0)) for rows in classes)
+    common, found = scatter / (len(inputs) - len(classes)), []
+    for rows in classes:
+        covariance = np.diag(np.maximum(rows.var(axis=0), 1e-6))
+        if method.classifier != "naive_bayes":
+            is_own = method.classifier == "qda" and len(rows) > 1
+            covariance = shrunk(np.cov(rows.T) if is_own else common, method.shrink)
+        away = tests - rows.mean(axis=0)
+        squares = np.einsum("bi,ij,bj->b", away, np.linalg.inv(covariance), away)
+        found.append(np.log(len(rows) / len(inputs)) - (squares + np.linalg.slogdet(covariance)[1]) / 2)
+    return np.stack(found, axis=1)
+
+
+class Sines(nn.MLP):
+    """The sines of its inputs, as a federation's inputs are in single precision."""
+
+    def represent(self, images, mask, train):
+        return jnp.sin(images.astype(jnp.result_type(float)))
+
+
+def gaussian_logits(method, inputs, labels, parts, tests, network=nn.MLP, **options):
+    """Logits of the tests by the first model."""
+    federation, model = linear(inputs, labels, parts)
+    quadratic = with_options(nn.heads.Quadratic, diagonal=method.classifier == "naive_bayes")
+    head = "linear" if method.classifier == "lda" else quadratic
+    model = Model(network(model.module.num_classes, hidden=(), head=head), model.input_shape)
+    batch = Batch(jnp.asarray(tests), jnp.zeros(len(tests), jnp.int32), jnp.ones(len(tests), bool))
+    variables = first_variables(federation, model, method, **options)
+    return np.asarray(model.apply(variables, batch, train=False)[0].logits)
+
+
+GAUSSIANS = {  # with logits of one row
+    "naive_bayes": (GHOFL("naive_bayes"), [-0.6681670914, -5.006988826, -1.542984050]),
+    "lda": (GHOFL("lda", 0.05), [0.7668123334, -1.386547276, -0.4108515698]),
+    "qda": (GHOFL("qda"), [-9.281511284, -3.610195836, -4.305210263]),
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIANS)
+def test_gaussians(float64, name):
+    """Logits of a test vector, of all clients whatever their parts; of one example the common covariance."""
+    (method, expected), numbers = GAUSSIANS[name], np.arange(1, 49.0).reshape(12, 4) ** 2
+    labels, parts = np.arange(12) % 3, [[0, 4, 5, 7, 11], [2], [1, 3, 6, 8, 9, 10]]
+    logits = functools.partial(gaussian_logits, method, numbers, parts=parts, tests=numbers + np.pi / 2, network=Sines)
+    for at_once in (1, 2):
+        np.testing.assert_allclose(logits(labels, client_map=engine.Chunked(at_once))[0], expected, rtol=0, atol=1e-9)
+    labels[0] = 3
+    plain = plain_gaussians(method, np.sin(numbers), labels, np.cos(numbers))
+    found, expected = (of - of[:, :1] for of in (logits(labels), plain))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", GAUSSIANS)
+def test_gaussians_in_single_precision(name):
+    """Of features far from 0, of which one is constant; a class without examples is never predicted."""
+    inputs, labels = relu_features(600, 16, offset=8.0)
+    inputs[:, 0], (method, _) = 3, GAUSSIANS[name]
+    single, double = [], []
+    for is_double, found in ((False, single), (True, double)):
+        with jax.enable_x64(is_double):
+            logits = gaussian_logits(method, inputs, 2 * labels, np.array_split(np.arange(600), 5), inputs)
+            assert np.isfinite(logits).all() and (logits[:, 1::2].max(axis=1) < logits[:, ::2].min(axis=1)).all()
+            found.append(logits[:, ::2] - logits[:, ::2].mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(single, double, atol=2e-3 * np.abs(double).max())
+    assert (np.argmax(single[0], axis=1) == labels).mean() > 0.8
+
+
+def test_gaussians_are_trained(float64):
+    federation, model = data_of_features()
+    model = model.with_module(head=nn.heads.Quadratic)
+    algorithm = FedAvg(LocalTraining(learning_rate=1e-4), {"it": GHOFL(finetune=True)})
+    start = first_variables(federation, model, algorithm.methods["it"])
+    result = simulate(federation, model, algorithm, rounds=1, key=jax.random.key(0))
+    for name, leaf in start.params["head"].items():
+        own = np.asarray(result.variables.params["head"][name])
+        assert np.isfinite(own).all() and np.any(own != leaf)
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -209,6 +308,9 @@ class NoReport(Method):
 
 LINEAR = Model(nn.MLP(3), (2,))
 REJECTED = [
+    (FedAvg(methods={"it": GHOFL("naive_bayes")}), Model(nn.MLP(3, head=nn.heads.Quadratic), (2,)),
+     r"GHOFL: the head has bias \[3\], mean .*, root \[3, 128, 128\]; expected a mean .* root \[3, 128\] "),
+    (FedAvg(methods={"it": GHOFL()}), LINEAR, "set network.head='quadratic'"),
     (FedAvg(methods={"it": AFL()}, private="head"), LINEAR, "AFL: private 'head' makes features or"),
     (FedAvg(methods={"it": Fed3R()}), Model(nn.MLP(3, head=nn.heads.ETF), (2,)),
      r"Fed3R: the head has .*; expected a kernel \[128, 3\] and a bias"),

@@ -54,7 +54,7 @@ class ClassSums(NamedTuple):
     sums: jax.Array  # [classes, d]
     products: jax.Array  # [classes, d, d] outer products
     shift: jax.Array  # [d]; each client sends it times its weight
-    seed: jax.Array  # uint32, for the virtual features
+    seed: jax.Array | tuple = ()  # uint32, for the virtual features
 
 
 @struct.dataclass
@@ -115,15 +115,7 @@ class CCVR(Method):
         return ClassSums(*(jnp.zeros(shape, kind) for shape in like), seed=jnp.zeros((), jnp.uint32))
 
     def measure(self, view: FinishView) -> ClassSums:
-        inputs = jnp.zeros((1, *view.model.input_shape), view.model.input_dtype)
-        zeros = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
-        shift = view.model.apply(view.trained, zeros, train=False)[0].features[0]
-
-        def summarize(outputs, batch):
-            return class_sums(outputs.features - shift, batch, outputs.logits.shape[1])
-
-        sums = view.sum_over_data(view.trained, summarize)
-        return ClassSums(*sums, view.client.weight * shift, jax.random.bits(view.key, dtype=jnp.uint32))
+        return class_report(view)._replace(seed=jax.random.bits(view.key, dtype=jnp.uint32))
 
     def apply(self, variables: Variables, measured: ClassSums, model: Model) -> Variables:
         return _calibrated(self, model, variables, measured) if self.when == "every_round" else variables
@@ -135,13 +127,33 @@ class CCVR(Method):
         return _calibrated(self, model, variables, shared) if self.when == "end" else variables
 
 
-def class_sums(features: jax.Array, batch: Batch, num_classes: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns counts [classes], sums [classes, d] and summed outer products [classes, d, d] of the true rows."""
+_OUTER = "bc,bi,bj->cij"
+
+
+def class_report(view: FinishView, products: str = _OUTER) -> ClassSums:
+    """Returns the sums of a client's classes, by the model that it measures; ``products``: as in ``class_sums``."""
+    inputs = jnp.zeros((1, *view.model.input_shape), view.model.input_dtype)
+    zeros = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
+    shift = view.model.apply(view.trained, zeros, train=False)[0].features[0]
+
+    def summarize(outputs, batch):
+        return class_sums(outputs.features - shift, batch, outputs.logits.shape[1], products)
+
+    return ClassSums(*view.sum_over_data(view.trained, summarize), view.client.weight * shift)
+
+
+def class_sums(
+    features: jax.Array, batch: Batch, num_classes: int, products: str = _OUTER
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns counts [classes], sums [classes, d] and summed outer products [classes, d, d] of the true rows.
+
+    ``products``: subscripts of the last sum, over one-hot labels, features and features.
+    """
     features = jnp.where(batch.mask[:, None], features, 0).astype(jnp.result_type(float))
     is_of_class = jax.nn.one_hot(batch.labels, num_classes, dtype=features.dtype) * batch.mask[:, None]
     total = functools.partial(jnp.einsum, precision="highest")
     sums = total("bc,bi->ci", is_of_class, features)
-    return jnp.sum(is_of_class, axis=0), sums, total("bc,bi,bj->cij", is_of_class, features, features)
+    return jnp.sum(is_of_class, axis=0), sums, total(products, is_of_class, features, features)
 
 
 def class_moments(total: ClassSums) -> tuple[jax.Array, jax.Array]:

@@ -18,6 +18,8 @@ from fedjax_collapse.methods._linear_head import check_linear_head, with_head
 from fedjax_collapse.methods.base import Exclusion, FinishView, Method, Setup
 from fedjax_collapse.nn.model import Model
 
+FLOOR = 1e-6  # added to variances, or the least one
+_NEVER = -1e9  # the bias of a class without examples
 _ROUNDING = 10  # epsilons of the largest eigenvalue below which an eigenvalue is 0
 
 
@@ -54,12 +56,16 @@ class ClosedForm(Method):
         raise NotImplementedError
 
     def check_with(self, setup: Setup) -> None:
-        name = type(self).__name__
         if setup.private != "none":
             raise UserError(
-                f"{name}: private {setup.private!r} makes features or heads differ between clients, expected 'none'"
+                f"{type(self).__name__}: private {setup.private!r} makes features or heads differ between clients, "
+                "expected 'none'"
             )
-        check_linear_head(name, setup.model)
+        self.check_head(setup.model)
+
+    def check_head(self, model: Model) -> None:
+        """Raises UserError for a head whose params ``apply`` does not compute."""
+        check_linear_head(type(self).__name__, model)
 
     @property
     def excludes(self) -> tuple[Exclusion, ...]:
@@ -89,6 +95,18 @@ def inverse_times(matrix: jax.Array, right: jax.Array, ridge: Scalar = 0.0) -> j
     is_there = values > _ROUNDING * jnp.finfo(matrix.dtype).eps * values[-1]
     inverse = jnp.where(is_there, 1 / jnp.where(is_there, values + ridge, 1), 0)
     return times(vectors * inverse, times(vectors.T, right))
+
+
+def log_shares(counts: jax.Array) -> jax.Array:
+    """Returns the logarithms of the classes' shares of all examples; -1e9 for a class without examples."""
+    return jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1) / jnp.sum(counts)), _NEVER)
+
+
+def shrunk(covariance: jax.Array, shrink: Scalar) -> jax.Array:
+    """Returns covariances [..., d, d] with this weight of a multiple of the identity of the same trace, plus 1e-6 I."""
+    dim = covariance.shape[-1]
+    size = shrink * jnp.trace(covariance, axis1=-2, axis2=-1)[..., None, None] / dim + FLOOR
+    return (1 - shrink) * covariance + size * jnp.eye(dim, dtype=covariance.dtype)
 
 
 def times(one: jax.Array, other: jax.Array) -> jax.Array:

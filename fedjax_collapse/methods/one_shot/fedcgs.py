@@ -10,18 +10,17 @@ with divisor N minus the number of classes (``"within"``). All clients report on
 initial network in evaluation mode, so that the classifier depends neither on the partition nor on the order of the
 clients.
 
-S is not regularised: with fewer examples than features it is singular, and directions without variance are left out;
-the released code inverts S. A class without examples is never predicted: its bias is -1e9.
+S is not regularised unless ``shrink`` is above 0: with fewer examples than features it is singular, and directions
+without variance are left out; the released code inverts S. ``covariance="within"`` with ``shrink=0.05`` is the LDA of
+GH-OFL (``gh_ofl.py``). A class without examples is never predicted: its bias is -1e9.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times, times
-from fedjax_collapse.schema.options import option
-
-_NEVER = -1e9  # the bias of a class without examples
+from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times, log_shares, shrunk, times
+from fedjax_collapse.schema.options import Fraction, option
 
 
 @struct.dataclass
@@ -31,10 +30,12 @@ class FedCGS(ClosedForm):
     Args:
         covariance: covariance of all features (``total``, divisor N - 1), or of their deviations from their class's
             mean (``within``, divisor N - C).
+        shrink: weight a of ``(1 - a) S + a (tr S / d) I + 1e-6 I``, which replaces S; 0 is S.
         finetune: whether clients then train the network.
     """
 
     covariance: str = option("total", choices=("total", "within"))
+    shrink: Fraction = 0.0
     finetune: bool = option(False)
 
     def solve(self, sums: Sums) -> tuple[jax.Array, jax.Array]:
@@ -45,6 +46,7 @@ class FedCGS(ClosedForm):
             around = jnp.where(counts[:, None] > 0, means - mean, 0)
             products = products - times((counts[:, None] * around).T, around)
             divisor = size - jnp.sum(counts > 0)
-        kernel = inverse_times(products / jnp.maximum(divisor, 1), means.T)
-        prior = jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1) / size), _NEVER)
-        return kernel, prior - jnp.sum(means.T * kernel, axis=0) / 2
+        covariance = products / jnp.maximum(divisor, 1)
+        covariance = jnp.where(self.shrink > 0, shrunk(covariance, self.shrink), covariance)
+        kernel = inverse_times(covariance, means.T)
+        return kernel, log_shares(counts) - jnp.sum(means.T * kernel, axis=0) / 2

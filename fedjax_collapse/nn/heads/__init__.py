@@ -8,6 +8,7 @@ from fedjax_collapse.nn.heads.classifier import classify as classify
 from fedjax_collapse.nn.heads.classifier import orthogonal_head as orthogonal_head
 from fedjax_collapse.nn.heads.etf import ETF as ETF
 from fedjax_collapse.nn.heads.linear import Linear as Linear
+from fedjax_collapse.nn.heads.quadratic import Quadratic as Quadratic
 from fedjax_collapse.nn.heads.shifted import Shifted as Shifted
 from fedjax_collapse.nn.heads.simplex import Simplex as Simplex
 from fedjax_collapse.nn.heads.simplex import simplex_frame as simplex_frame
