@@ -158,7 +158,7 @@ def test_a_task_of_classes_needs_some():
     inputs = np.ones((4, 3))
     no_classes = Federation.from_inputs(inputs, np.arange(4), [range(4)], inputs, np.arange(4), class_names=())
     for classes in (0, 3):
-        with one_line(r"data: there are no class_names, .* give integers as labels and class_"):
+        with one_line(r"data: the task predicts classes, but there are no class_names; give integers as"):
             start(no_classes, Model(nn.MLP(classes, hidden=(2,)), (3,)))
     start(no_classes, Model(nn.MLP(1, hidden=(2,)), (3,), task=REGRESSION))
 

@@ -44,7 +44,8 @@ class PlainFedProx(PlainFedDecorr, PlainScaffold):
 
 
 class PlainSpread(PlainFedAvg):
-    """FedUV by the released code's two terms, DeCov, Structured DeCov of four groups, VICReg, and singular values."""
+    """FedUV by the released code's two terms, DeCov, Structured DeCov of four groups, VICReg, singular values,
+    and Weak-SIGReg."""
 
     def penalty(self, step):
         deviations = torch.softmax(step.logits, 1).std(0)
@@ -52,7 +53,8 @@ class PlainSpread(PlainFedAvg):
         squares = torch.nn.functional.pdist(step.features) ** 2
         uniformity = torch.exp(-squares / squares[squares > 0].median()).mean()
         singular = torch.linalg.svdvals(torch.cov(step.features.T, correction=0)).var(correction=0)
-        spread = 0.3 * variance + 0.2 * uniformity + 0.7 * singular
+        isotropy = torch.linalg.norm(torch.cov(step.features.T) - torch.eye(8))
+        spread = 0.3 * variance + 0.2 * uniformity + 0.7 * singular + 0.4 * isotropy
         return spread + self.decov(step.features) + self.vicreg(step.features)
 
     def decov(self, features):

@@ -82,7 +82,7 @@ def test_a_wrong_division_is_named(split, message):
 
 def test_wrong_rows_are_named():
     data = federation()
-    with pytest.raises(UserError, match="rows of 1 clients, expected of 4"):
+    with pytest.raises(UserError, match="rows for 1 clients, expected 4, not all empty"):
         data.with_tests([[0]])
     with pytest.raises(UserError, match="row 36 or 0 is outside the 36 test examples"):
         data.with_tests([[0], [36], [], []])

@@ -64,7 +64,7 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         methods.FedUV(0.3, 0.2, kernel_scale=1), terms.PlainSpread(), dict(
             decov=methods.DeCov(0.5), structured_decov=methods.StructuredDeCov(0.6, eta=0.1, num_groups=4),
             vicreg=methods.VICReg(0.5, 2.0, gamma=0.7, eps=1e-3),
-            singular_value_variance=methods.SingularValueVariance(0.7),
+            singular_value_variance=methods.SingularValueVariance(0.7), weak_sigreg=methods.WeakSIGReg(0.4),
         )
     ),
     **{f"moon, {first}": Case(methods.MOON(2.0, 0.3, first), terms.PlainMOON(first))
@@ -224,11 +224,14 @@ def test_rounds_equal_a_plain_pytorch_loop(request, name):
 
 
 def test_every_method_has_a_reference():
-    """CCVR's, in NumPy, is in ``test_server_rules.py``; the others change or measure what the reference trains, or make
-    something else of the same uploads, by functions whose vectors are in ``test_robust.py``."""
+    """CCVR's, in NumPy, is in ``test_server_rules.py``; rounds of Muon, FedRPCA and GHOFL are in ``test_muon.py``,
+    ``test_low_rank.py`` and ``test_closed_forms.py``; terms with random directions in ``test_losses_isotropy.py``. The
+    others change or measure what the reference trains, or compute another mean of the same uploads, by functions whose
+    vectors are in ``test_robust.py``."""
     found = {each for name, case in CASES.items() for each in (name.partition(",")[0], *case.beside)}
     others = {"ccvr", "clip_update", "noisy_update", "recalibrate"}
     others |= {"bulyan", "centred_clipping", "fltrust", "geometric_median", "norm_bound", "trimmed_mean"}
+    others |= {"corrected_muon", "aligned_muon", "fedrpca", "gh_ofl", "sigreg", "visreg"}
     others |= {"backdoor", "gaussian_attack", "ipm", "min_max", "sign_flip"}
     assert discovery.classes(methods, Method).keys() - found == others
 
