@@ -220,7 +220,10 @@ def test_a_run_of_a_script(script, federation):
     ("change", "message"),
     [
         (dict(model=None), "load_run: model None: expected Model"),
-        (dict(federation=None, model=None, algorithm=None), "simulate wrote it, .* expected load_run.folder, federa"),
+        (
+            dict(federation=None, model=None, algorithm=None),
+            "simulate wrote this run; expected load_run.folder, federa",
+        ),
         (dict(federation=lambda same: same.with_partition(same.owned_rows()[::-1])), "partition is .* there, .* here"),
         (dict(model=lambda same: Model(nn.MLP(4, hidden=(6, 4)), (8, 8, 2))), r"hidden is \[6, 5\] there, \[6, 4\] "),
         (dict(algorithm=lambda same: FedAvg(same.training)), "algorithm.methods.feddyn.* there, absent here"),

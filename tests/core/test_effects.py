@@ -288,7 +288,10 @@ def of_method(name: str) -> Options:
     def make(method, batch_norm=False):
         return programs(FedAvg(TRAINING, {name: method}), batch_norm=batch_norm)
 
-    return Options(METHODS[name](), make, f"algorithm.methods['{name}']", functools.partial(make, batch_norm=True))
+    least = dict(width=4) if name == "weak_sigreg" else {}  # of fewer features it is of no use
+    return Options(
+        METHODS[name](**least), make, f"algorithm.methods['{name}']", functools.partial(make, batch_norm=True)
+    )
 
 
 def _replaced(record, name, value):

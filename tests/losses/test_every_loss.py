@@ -206,4 +206,5 @@ WRONG = {
 def test_wrong_options_are_named(name):
     function, (arguments, message) = getattr(losses, name), WRONG[name]
     with one_line(message):
-        bound(function)(*map(jnp.asarray, (LOGITS, LABELS, np.ones(3, bool))), *arguments)
+        arrays = (jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments)
+        bound(function)(*map(jnp.asarray, (LOGITS, LABELS, np.ones(3, bool))), *arrays)

@@ -353,7 +353,7 @@ def test_a_config_names_them_and_the_report_shows_them(start_with, tmp_path):
     page = (tmp_path / "study" / "report.html").read_text()
     assert "head/centred_effective_rank" in page
     with np.load(tmp_path / "study" / "only" / "seed0" / "measurements.npz") as arrays:
-        assert arrays["head/local_singular_values"].shape == (2, 4, 10)
+        assert arrays["head/local_singular_values"].shape == (2, 4, 6)
 
 
 def test_a_name_that_is_none(start_with, capsys):
