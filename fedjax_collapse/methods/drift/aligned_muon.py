@@ -25,7 +25,10 @@ from fedjax_collapse.methods.drift.corrected_muon import check_directions
 from fedjax_collapse.optim.muon import by_matrices, orthogonalize
 from fedjax_collapse.schema.options import Decay, Fraction, NonNegative, Positive
 
-_ADAM = optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-10)
+_ADAM = optax.masked(  # so that clients carry no moments of matrices
+    optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-10),
+    lambda params: jax.tree.map(lambda leaf: leaf.ndim <= 1, params),
+)
 
 
 class _Means(NamedTuple):
@@ -69,17 +72,18 @@ class AlignedMuon(Method):
     def gradient(self, gradient_of, params: PyTree, view: GradientView) -> tuple[PyTree, PyTree]:
         gradient, (momentum, adam) = gradient_of(params), view.carry
         clipped = view.training.replace(clip_norm=self.max_norm).clip(gradient, view.held)
-        new = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, momentum, clipped)
-        new = masks.where(view.held, momentum, new)
-        looked_ahead = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, new, clipped)
+
+        def mixed(m, g):
+            return self.beta * m + (1 - self.beta) * g
+
+        new = masks.where(view.held, momentum, jax.tree.map(mixed, momentum, clipped))
+        by_muon = by_matrices(self._of_matrix, lambda leaf: leaf, jax.tree.map(mixed, new, clipped))
         by_adam, adam = _ADAM.update(clipped, adam)
-        by_muon = by_matrices(self._of_matrix, lambda leaf: leaf, looked_ahead)
         part = self.gamma / sum(steps for _, steps in view.training.phase_steps(view.client.size, view.client.budget))
 
         def step(weight, muon, other, last):
-            own = self.scale * (muon + self.weight_decay * weight) if weight.ndim > 1 else other
-            decayed = own if weight.ndim > 1 else own + self.weight_decay * weight
-            return (1 - self.gamma) * decayed - part * last
+            scale, own = (self.scale, muon) if weight.ndim > 1 else (1, other)
+            return (1 - self.gamma) * (scale * (own + self.weight_decay * weight)) - part * last
 
         direction = jax.tree.map(step, params, by_muon, by_adam, view.shared.direction)
         return masks.where(view.held, gradient, direction), (new, adam)
