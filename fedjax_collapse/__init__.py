@@ -28,9 +28,11 @@ from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.nn.task import MULTI_LABEL as MULTI_LABEL
 from fedjax_collapse.nn.task import NEXT_CHARACTER as NEXT_CHARACTER
 from fedjax_collapse.nn.task import REGRESSION as REGRESSION
+from fedjax_collapse.nn.task import SELF_SUPERVISED as SELF_SUPERVISED
 from fedjax_collapse.nn.task import Task as Task
 from fedjax_collapse.nn.task import multi_label as multi_label
 from fedjax_collapse.nn.task import next_word as next_word
+from fedjax_collapse.nn.task import self_supervised as self_supervised
 from fedjax_collapse.optim.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.optim.local_training import Phase as Phase
 from fedjax_collapse.results.script import study as study

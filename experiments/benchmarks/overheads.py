@@ -25,12 +25,14 @@ import jax
 from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.systems import engine_rounds, storage_rounds
 from experiments.benchmarks.workloads import OVERHEADS, WORKLOADS, make_task, of_batches
-from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+from fedjax_collapse import SELF_SUPERVISED, FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.heads import Siamese
 from fedjax_collapse.nn.network import HEADS
+from fedjax_collapse.schema.options import with_options
 
 TRAINING = LocalTraining(*OVERHEADS.training, weight_decay=1e-5)
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
@@ -64,7 +66,11 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
     """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
     has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
     heads = HEADS.values() if has_head else ()
-    for other in (model, *(model.with_module(head=head) for head in heads)):
+    others = [model.with_module(head=head) for head in heads]
+    if has_head:
+        siamese = with_options(Siamese, hidden=256, dim=model.initial_shapes().features.shape[-1])
+        others.append(dataclasses.replace(model.with_module(head=siamese), task=SELF_SUPERVISED))
+    for other in (model, *others):
         try:
             algorithm.check(other)
         except UserError:

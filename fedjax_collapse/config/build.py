@@ -199,8 +199,10 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
         options["lowering"] = "auto"
     check_name("head", config["head"], HEAD_INITS)
     weights, adapters = options.pop("weights", ""), options.pop("adapters", None)
+    if chosen := options.pop("task", ""):
+        options.setdefault("head", "siamese")
     augmented = _augmented_shape(config, federation)
-    predicted = task.named(federation.task, federation.num_classes)
+    predicted = task.named(chosen or federation.task, federation.num_classes)
     predicted.check_classes(federation.num_classes)
     module = network(name, options, federation.num_classes)
     try:

@@ -134,11 +134,14 @@ class Network(NamedTuple):
             or the JAX codes, a ResNet's from torchvision, or any network's from save_weights or a state dict of
             to_torch; a classifier of other classes stays random.
         adapters: low-rank adapters of the network's layers; all else but the head is then frozen.
+        task: ``self_supervised``, to learn from two augmented views of an example without labels, with the head
+            ``siamese``; by default the task of the data.
     """
 
     name: Annotated[str, OpenChoice(NETWORKS)] = "small_cnn"
     weights: str = ""
     adapters: LoRA | None = None
+    task: Annotated[str, ("", "self_supervised")] = ""
 
 
 class Server(NamedTuple):

@@ -23,7 +23,8 @@ depend neither on the layout of clients nor on the round in which a run was resu
                         0, 1, ...           an epoch, split into
                             order           of its examples
                             steps
-                                AUGMENTATION
+                                AUGMENTATION        of the first view
+                                    2**30 + 1, ...  of further views
                                 0, 1, ...   a step: dropout
                                     name of a method, or "task"    the terms of its loss
 """

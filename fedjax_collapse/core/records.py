@@ -78,6 +78,7 @@ class Batch(NamedTuple):
     labels: jax.Array  # [batch, ...]
     mask: jax.Array  # [batch], bool
     places: jax.Array | None = None  # [batch] of the rows among all tokens, or their number for padding; None: of all
+    views: tuple[jax.Array, ...] = ()  # the same examples, augmented again, each like ``inputs``; by ``Task.views``
 
     __repr__ = in_one_line
 
@@ -88,6 +89,7 @@ class Outputs(NamedTuple):
     features: jax.Array  # [batch, features]
     logits: jax.Array  # [batch, classes]; for tasks other than classification the predictions, [batch, ...]
     levels: tuple[jax.Array, ...] = ()  # intermediate representations, each [batch, channels]; empty unless requested
+    views: tuple["Outputs", ...] = ()  # on each of the batch's ``views``
 
     __repr__ = in_one_line
 

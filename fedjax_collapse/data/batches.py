@@ -10,6 +10,8 @@ from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.records import Batch, Examples, Key, PyTree
 from fedjax_collapse.data.augment import Augmentation
 
+_VIEWS = 2**30  # before the numbers of further views; identities of examples are smaller
+
 
 def get_batch(
     examples: Examples,
@@ -17,26 +19,33 @@ def get_batch(
     mask: jax.Array,
     augmentation: Augmentation | None = None,
     key: Key | None = None,
+    views: int = 1,
 ) -> Batch:
     """Returns the examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range.
 
     Without ``examples.mean``, inputs are not changed, and integers stay integers.
 
     Each image is augmented with a separate key, derived from ``key`` and its row in the whole data set, not from its
-    position in the batch or on the device.
+    position in the batch or on the device; ``views`` times, with keys of their own, of which all but the first are
+    ``Batch.views``.
 
     With ``examples.pad``, labels and mask have an entry for each token of all rows, in order.
     """
     inputs = examples.inputs.at[rows].get(mode="promise_in_bounds")
     inputs = inputs if examples.mean is None else inputs.astype(examples.mean.dtype)
+    seen = [inputs] * views
     if augmentation is not None:
         identities = rows if examples.identities is None else examples.identities[rows]
-        inputs = jax.vmap(augmentation)(inputs, jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, identities))
+        keys = [key, *(jax.random.fold_in(key, _VIEWS + view) for view in range(1, views))]
+        keys = [jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, identities) for key in keys]
+        seen = [jax.vmap(augmentation)(inputs, of_rows) for of_rows in keys]
+    if examples.mean is not None:
+        seen = [(inputs - examples.mean) / examples.std for inputs in seen]
     labels = examples.labels.at[rows].get(mode="promise_in_bounds")
     if examples.pad is not None:
         mask = (mask[:, None] & (labels != examples.pad)).reshape(-1)
         labels = labels.reshape(-1)
-    return Batch(inputs if examples.mean is None else (inputs - examples.mean) / examples.std, labels, mask)
+    return Batch(seen[0], labels, mask, views=tuple(seen[1:]))
 
 
 def cut_tokens(batch: Batch, room: int) -> Batch:

@@ -4,7 +4,9 @@ from fedjax_collapse.losses.calibrated import balanced_cross_entropy as balanced
 from fedjax_collapse.losses.calibrated import calibrated_cross_entropy as calibrated_cross_entropy
 from fedjax_collapse.losses.calibrated import restricted_cross_entropy as restricted_cross_entropy
 from fedjax_collapse.losses.classwise import intra_class_correlation as intra_class_correlation
+from fedjax_collapse.losses.contrastive import cosines as cosines
 from fedjax_collapse.losses.contrastive import model_contrastive as model_contrastive
+from fedjax_collapse.losses.contrastive import view_similarity as view_similarity
 from fedjax_collapse.losses.correlation import correlation_frobenius as correlation_frobenius
 from fedjax_collapse.losses.covariance import decov as decov
 from fedjax_collapse.losses.covariance import structured_decov as structured_decov
@@ -31,3 +33,5 @@ from fedjax_collapse.losses.task_loss import masked_mean as masked_mean
 from fedjax_collapse.losses.task_loss import summed_binary_cross_entropy as summed_binary_cross_entropy
 from fedjax_collapse.losses.uniformity import classifier_variance as classifier_variance
 from fedjax_collapse.losses.uniformity import hyperspherical_uniformity as hyperspherical_uniformity
+from fedjax_collapse.losses.uniformity import pair_uniformity as pair_uniformity
+from fedjax_collapse.losses.uniformity import tangent_distance as tangent_distance

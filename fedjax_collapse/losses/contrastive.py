@@ -1,6 +1,8 @@
-"""MOON's loss: features agree with the server's model rather than with the client's previous model.
+"""Cosines of representations, between models and between views of an example.
 
-Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
+* Li et al., "Model-Contrastive Federated Learning" (CVPR 2021): MOON.
+* Chen & He, "Exploring Simple Siamese Representation Learning" (CVPR 2021): SimSiam.
+* Grill et al., "Bootstrap Your Own Latent" (NeurIPS 2020): BYOL.
 """
 
 import jax
@@ -31,6 +33,24 @@ def model_contrastive(
     return masked_mean(jax.nn.softplus(difference / temperature), mask)
 
 
-def clipped_unit(rows: Float[Array, "batch features"], shortest: float = 1e-8) -> Float[Array, "batch features"]:
+def view_similarity(
+    predictions: Float[Array, "views batch features"],
+    targets: Float[Array, "views batch features"],
+    mask: Bool[Array, " batch"],
+) -> Float[Array, ""]:
+    """Returns the mean over views and true rows of ``cos(p_i, h_j)``, from -1 to 1; j is the view after i.
+
+    Of two views j is the other one, of a single view the same. SimSiam's loss is minus this, BYOL's 4 - 4 times this.
+    """
+    similarities = cosines(predictions, jnp.roll(targets, -1, axis=0))
+    return jnp.mean(jnp.stack([masked_mean(of_view, mask) for of_view in similarities]))
+
+
+def cosines(rows: Float[Array, "*shape features"], others: Float[Array, "*shape features"]) -> Float[Array, "*shape"]:
+    """Returns the cosine of each row with the other one, norms clipped from below at 1e-8."""
+    return jnp.sum(clipped_unit(rows) * clipped_unit(others), axis=-1)
+
+
+def clipped_unit(rows: Float[Array, "*shape features"], shortest: float = 1e-8) -> Float[Array, "*shape features"]:
     """Divides each row by its norm, or by ``shortest`` if that is greater."""
-    return rows / jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), shortest**2))
+    return rows / jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=-1, keepdims=True), shortest**2))

@@ -1,7 +1,10 @@
-"""FedUV's two terms: spread the classifier's outputs over the classes, and the features over the sphere.
+"""Terms that spread the classifier's outputs over the classes, and representations over the sphere.
 
-Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). Where the paper is
-silent, details follow the released code and are options.
+* Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). Where the paper is
+  silent, details follow the released code and are options.
+* Wang & Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere"
+  (ICML 2020).
+* Liao et al., "Rethinking the Representation in Federated Unsupervised Learning with Non-IID Data" (CVPR 2024).
 """
 
 import jax
@@ -9,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import Scalar, UserError
 from fedjax_collapse.losses.norms import centre, negligible, root, squared_distances
 
 DDOFS = (0, 1)
@@ -85,6 +88,49 @@ def hyperspherical_uniformity(
     sigma = sigma if attached else jax.lax.stop_gradient(sigma)
     kernel = jnp.exp(-squares / (kernel_scale * sigma))
     return jnp.sum(jnp.where(pairs, kernel, 0)) / jnp.maximum(jnp.sum(pairs), 1)
+
+
+def pair_uniformity(
+    units: Float[Array, "batch features"], mask: Bool[Array, " batch"], exponent: Scalar = 2.0
+) -> Float[Array, ""]:
+    """Returns ``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` over pairs of true rows, t the ``exponent``; 0 if N < 2.
+
+    Rows should have norm 1; then it is the loss of Wang & Isola, of which ``analysis.geometry`` has the measure.
+    """
+    units = jnp.where(mask[:, None], units, 0)
+    pairs = jnp.triu(mask[:, None] & mask[None], 1)
+    kernel = jnp.where(pairs, jnp.exp(-exponent * squared_distances(units, units)), 0)
+    count = jnp.sum(pairs)
+    return jnp.where(count > 0, jnp.log(jnp.where(count > 0, jnp.sum(kernel), 1) / jnp.maximum(count, 1)), 0)
+
+
+def tangent_distance(
+    rows: Float[Array, "batch features"],
+    points: Float[Array, "batch features"],
+    tangents: Float[Array, "tangents features"],
+    directions: Float[Array, "directions features"],
+    mask: Bool[Array, " batch"],
+) -> Float[Array, ""]:
+    """FedU2's uniformity: the distance of the true rows from as many random points, in the planes at ``tangents``.
+
+    Rows and points y are mapped to ``log_t(y) = v arccos(<t, y>) / ||v||`` with ``v = y - <t, y> t``, and projected on
+    each direction, which is not scaled. The result is the mean over tangents, directions and ranks of the squared
+    difference of the sorted projections; 0 without true rows. Points and tangents have norm 1, rows should have it.
+    Cosines are clipped at 1e-4 from -1 and 1, where there is no gradient.
+    """
+
+    def projected(rows):  # [batch, tangents, directions], in order of the batch
+        rows = jnp.where(mask[:, None], rows, 0)
+        cosine = jnp.matmul(rows, tangents.T, precision="highest")
+        angle = jnp.arccos(jnp.clip(cosine, -1 + 1e-4, 1 - 1e-4))
+        length = jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True) - cosine**2, 1e-8))
+        on_directions, of_tangents = (jnp.matmul(x, directions.T, precision="highest") for x in (rows, tangents))
+        found = (on_directions[:, None] - cosine[..., None] * of_tangents[None]) * (angle / length)[..., None]
+        return jnp.sort(jnp.where(mask[:, None, None], found, jnp.inf), axis=0)
+
+    is_true = (jnp.arange(len(mask)) < jnp.sum(mask))[:, None, None]  # padding is last
+    first, second = (jnp.where(is_true, projected(of), 0) for of in (rows, points))
+    return jnp.sum((first - second) ** 2) / (jnp.maximum(jnp.sum(mask), 1) * len(tangents) * len(directions))
 
 
 def _median_of_nonzero(squares, pairs, median):

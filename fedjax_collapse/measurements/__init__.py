@@ -265,9 +265,11 @@ def linear_probe(view: MeasurementView) -> Numbers:
         if not model.evaluation.is_finite:
             return dict.fromkeys(("accuracy", "head_accuracy", "gap"), math.nan)
         features = np.asarray(evaluate(view.model, model.variables, examples).features)
-        head = probe.fit_ridge(class_moments(features, labels, model.logits.shape[-1]))
+        num_classes = max(model.num_classes, labels.max(initial=-1) + 1)
+        head = probe.fit_ridge(class_moments(features, labels, num_classes))
         accuracy = probe.accuracy(head, model.features, model.labels)
-        own = float(np.mean(model.logits.argmax(axis=1) == model.labels))
+        has_classes = view.model.task.is_classification
+        own = float(np.mean(model.logits.argmax(axis=1) == model.labels)) if has_classes else math.nan
         return {"accuracy": accuracy, "head_accuracy": own, "gap": accuracy - own}
 
     return _of_models(view, probed)

@@ -96,6 +96,10 @@ from fedjax_collapse.methods.robust.min_max import MinMax as MinMax
 from fedjax_collapse.methods.robust.norm_bound import NormBound as NormBound
 from fedjax_collapse.methods.robust.sign_flip import SignFlip as SignFlip
 from fedjax_collapse.methods.robust.trimmed_mean import TrimmedMean as TrimmedMean
+from fedjax_collapse.methods.self_supervised.byol import BYOL as BYOL
+from fedjax_collapse.methods.self_supervised.fedema import FedEMA as FedEMA
+from fedjax_collapse.methods.self_supervised.fedu2 import FedU2 as FedU2
+from fedjax_collapse.methods.self_supervised.ssd import SSD as SSD
 from fedjax_collapse.methods.server.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.server.dp_fedavg import DPFedAvg as DPFedAvg
 from fedjax_collapse.methods.server.fedexp import FedExP as FedExP

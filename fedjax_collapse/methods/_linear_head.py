@@ -17,7 +17,7 @@ def check_linear_head(method: str, model: Model) -> None:
 def check_head(method: str, model: Model, expected: Callable[[int, int], dict[str, tuple[int, ...]]]) -> None:
     """Raises UserError for a head with other params than expected: shapes by name, given classes and d."""
     shapes, params = model.initial_shapes(), model.variable_shapes().params
-    (_, classes), (_, dim) = shapes.logits.shape, shapes.features.shape
+    classes, dim = shapes.logits.shape[-1], shapes.features.shape[-1]
     leaves = masks.select(model.mask("head").params, params)
     head = {path.rpartition("/")[2]: leaf.shape for path, leaf in leaves.items()}
     needed = expected(classes, dim)

@@ -134,13 +134,27 @@ class Model:
     ) -> tuple[Outputs, PyTree]:
         """Returns outputs and new running statistics (unchanged unless ``train``); without a key there is no dropout.
 
-        Outputs have at least 32 bits.
+        Outputs have at least 32 bits. Those on the batch's ``views`` are ``Outputs.views``: BatchNorm normalises each
+        view by its own statistics, and its running ones are updated by one view after the other.
 
         With ``levels``, outputs include the collection ``levels`` that the module sows.
 
         Raises:
             UserError: if the images are smaller than ``input_shape``.
         """
+        outputs, batch_stats = self.apply_to_inputs(variables, batch, train, key, levels)
+        views: list[Outputs] = []
+        for inputs in batch.views:
+            own = None if key is None else jax.random.fold_in(key, len(views))
+            start, view = variables._replace(batch_stats=batch_stats), batch._replace(inputs=inputs)
+            of_view, batch_stats = self.apply_to_inputs(start, view, train, own, levels)
+            views.append(of_view)
+        return outputs._replace(views=tuple(views)), batch_stats
+
+    def apply_to_inputs(
+        self, variables: Variables, batch: Batch, train: bool, key: Key | None, levels: bool
+    ) -> tuple[Outputs, PyTree]:
+        """Returns ``apply`` without the batch's further views."""
         inputs, rngs = batch.inputs, None if key is None else {"dropout": key}
         if len(self.input_shape) == 3:
             inputs = _middle(inputs, *self.input_shape[:2])

@@ -57,7 +57,7 @@ class Network(nn.Module, kw_only=True):
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
         self._check(*images.shape[1:-1])
         features = self.projected(self.represent(images, mask, train), mask, train)
-        return Outputs(features, classify(self.head, features, self.num_classes))
+        return Outputs(features, classify(self.head, features, self.num_classes, mask, train))
 
     def projected(self, features: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         """Returns the features after the projector, normalized by ``normalize_features``, in at least float32."""

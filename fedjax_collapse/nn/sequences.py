@@ -153,7 +153,7 @@ class TokenNetwork(Network, kw_only=True):
         features = self.projected(self.represent(vectors, mask, train, places), mask, train)
         if self.tied:
             return Outputs(features, features @ table.T)
-        return Outputs(features, classify(self.head, features, self.num_classes))
+        return Outputs(features, classify(self.head, features, self.num_classes, mask, train))
 
     def _check_tokens(self, tokens):
         self._check()

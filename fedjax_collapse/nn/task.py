@@ -8,10 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Batch, Outputs, UserError
-from fedjax_collapse.losses import binary_cross_entropy, cross_entropy, cross_entropy_of_many, masked_mean
-from fedjax_collapse.schema.options import check_fields
+from fedjax_collapse.losses import (
+    binary_cross_entropy,
+    cosines,
+    cross_entropy,
+    cross_entropy_of_many,
+    masked_mean,
+    view_similarity,
+)
+from fedjax_collapse.schema.options import Count, check_fields
 
-NAMES = ("classification", "regression", "next_word", "next_character", "multi_label")
+NAMES = ("classification", "regression", "next_word", "next_character", "multi_label", "self_supervised")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,8 @@ class Task:
         is_classification: whether the network returns a logit for each class and labels are integers.
         parts: further means of the score, as pairs of a name and a function of a batch that returns the weight of each
             row, [batch] numbers or bool. A mean that is called ``metric`` is the metric.
+        views: the number of augmented views of an example in a batch of local training; in ``outputs.views`` are the
+            outputs on all but the first. Other batches have one view.
     """
 
     loss: Callable[[Outputs, Batch], jax.Array]
@@ -32,6 +41,7 @@ class Task:
     metric: str = "accuracy"
     is_classification: bool = False
     parts: tuple[tuple[str, Callable[[Batch], jax.Array]], ...] = ()
+    views: Count = 1
 
     def __post_init__(self):
         check_fields(self)
@@ -85,7 +95,7 @@ def named(name: str, num_classes: int) -> Task:
     if name == "next_word":
         return next_word(num_classes - 4)
     tasks = {"classification": CLASSIFICATION, "regression": REGRESSION, "next_character": NEXT_CHARACTER}
-    tasks["multi_label"] = multi_label(min(5, max(num_classes, 1)))
+    tasks |= {"multi_label": multi_label(min(5, max(num_classes, 1))), "self_supervised": SELF_SUPERVISED}
     if name not in tasks:
         raise UserError(f"task {name!r}: expected one of {', '.join(NAMES)}")
     return tasks[name]
@@ -126,6 +136,50 @@ def multi_label(top: int = 5) -> Task:
     """
     metric = f"recall_at_{top}"
     return Task(_multi_label_loss, _Recall(top), metric, parts=((metric, _number_of_labels),))
+
+
+@functools.lru_cache
+def self_supervised(stop_gradient: bool = True) -> Task:
+    """Returns the task to predict the projection of another view of the same example, without labels.
+
+    The network has the head ``heads.Siamese``. The loss is SimSiam's (Chen & He, CVPR 2021),
+    ``-(cos(p_1, h_2) + cos(p_2, h_1)) / 2`` with projections h and predictions p of two augmented views, each
+    normalised by its own BatchNorm statistics. The score is ``cos(p, h)`` of an example's first view, as is minus the
+    loss of batches with one view; it is 1 for a collapsed network, too. Measure the encoder by ``linear_probe`` and
+    its effective rank.
+
+    Args:
+        stop_gradient: whether projections are constants; without, or without predictor, the network collapses.
+    """
+    return Task(_SiameseLoss(stop_gradient), _similarities, "similarity", views=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SiameseLoss:
+    stop_gradient: bool
+
+    def __call__(self, outputs: Outputs, batch: Batch) -> jax.Array:
+        projections, predictions = siamese_outputs(outputs)
+        if self.stop_gradient:
+            projections = jax.lax.stop_gradient(projections)
+        return -view_similarity(predictions, projections, batch.mask)
+
+
+def siamese_outputs(outputs: Outputs) -> tuple[jax.Array, jax.Array]:
+    """Returns the projections and the predictions of all views, [views, batch, d] each.
+
+    Raises:
+        UserError: if the network has another head than ``heads.Siamese``.
+    """
+    views = jnp.stack([view.logits for view in (outputs, *outputs.views)])
+    if views.ndim != 4:
+        raise UserError(f"network: logits {list(views.shape[2:])} of an example; set network.head='siamese'")
+    return views[:, :, 0], views[:, :, 1]
+
+
+def _similarities(outputs, batch):
+    projections, predictions = siamese_outputs(outputs)
+    return cosines(predictions[0], projections[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,3 +259,4 @@ CLASSIFICATION = Task(_classification_loss, _is_correct, is_classification=True)
 NEXT_CHARACTER = Task(_token_loss, _is_first_of_largest, is_classification=True)  # of each token, but padding
 REGRESSION = Task(_regression_loss, _squared_errors, "squared_error")
 MULTI_LABEL = multi_label()
+SELF_SUPERVISED = self_supervised()

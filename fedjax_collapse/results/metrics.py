@@ -53,6 +53,7 @@ BEST_ACCURACY = ACCURACY._replace(name="best_accuracy", heading="Best", quantity
 LAST10_ACCURACY = ACCURACY._replace(name="last10_accuracy", heading="Last 10", quantity="mean accuracy of the last 10")
 SCORES = (  # the headlines of tasks that have no accuracy
     *(ACCURACY._replace(name=f"recall_at_{k}", heading=f"Recall at {k} (%)", quantity=f"recall at {k}") for k in _TOP),
+    Metric("similarity", "Similarity of views", "similarity of views", format=".3f", of="headline"),
     Metric("squared_error", "Squared error", "squared error", better="lower", of="headline"),
 )
 EFFECTIVE_RANK = Metric("effective_rank", "Effective rank", "effective rank", "dimensions", format=".1f")

@@ -85,6 +85,11 @@ class MeasuredModel:
         """
         return _stored(self.evaluation.logits, "logits")
 
+    @property
+    def num_classes(self) -> int:
+        """The number of classes that the model predicts; if its outputs are no logits, those up to the last label."""
+        return self.logits.shape[1] if self.logits.ndim == 2 else int(self.labels.max(initial=-1)) + 1
+
     @functools.cached_property
     def moments(self) -> Moments:
         """The moments of the features by class, computed once; of a single class if the task has no classes.
@@ -94,7 +99,7 @@ class MeasuredModel:
         if self.evaluation.moments is not None:
             return self.evaluation.moments
         if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
-            return class_moments(self.features, self.labels, self.logits.shape[-1])
+            return class_moments(self.features, self.labels, self.num_classes)
         return class_moments(self.features, np.zeros(len(self.features), int), 1)
 
     @functools.cached_property

@@ -170,6 +170,11 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
     _check_ids(federation, getattr(model.module, "num_ids", None))
     model.task.check(model.initial_shapes(), federation.num_classes, federation.num_targets)
+    if model.task.views > 1 and training.augmentation is None:
+        raise UserError(
+            f"training.augmentation: none, but the task compares {model.task.views} augmented views of an example; "
+            "expected one, such as easyfl_cifar10"
+        )
     schedule.check()
     schedule = schedule.resolved(algorithm)
     if schedule.finetuning is not None:

@@ -262,6 +262,11 @@ def _check_need(what, need, model):
     network = f"network {type(model.module).__name__}"
     if need == "classes" and not model.task.is_classification:
         raise UserError(f"{what}: the model's task has no classes, expected one of classification")
+    if need == "views" and model.task.views < 2:
+        raise UserError(
+            f"{what}: the model's task has one view of an example, expected two; set network.task='self_supervised', "
+            "in Python Model(..., task=SELF_SUPERVISED) and head=nn.heads.Siamese"
+        )
     if need == "adapters" and model.adapters is None:
         raise UserError(
             f"{what}: {network} has no adapters; set network.adapters, in Python Model(..., adapters=LoRA(...))"

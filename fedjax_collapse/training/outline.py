@@ -29,8 +29,8 @@ class Outline(Model):
     def mask(self, name: str) -> Variables:
         return self.real.mask(name)
 
-    def apply(
-        self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
+    def apply_to_inputs(
+        self, variables: Variables, batch: Batch, train: bool, key: Key | None, levels: bool
     ) -> tuple[Outputs, PyTree]:
         sources = (variables.params, batch.inputs) if train else (variables, batch.inputs)
         total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(sources))

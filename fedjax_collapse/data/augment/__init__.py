@@ -45,6 +45,30 @@ def crop(image: Image, key: Key, padding: int = 4, mode: str = "constant", size:
     return jax.lax.dynamic_slice(padded, (row, column, 0), (*wanted, image.shape[2]))
 
 
+def resized_crop(image: Image, key: Key, smallest: float = 0.08, largest: float = 1.0, ratio: float = 4 / 3) -> Image:
+    """Enlarges a random part of the image to the image's size (torchvision's RandomResizedCrop), bilinearly.
+
+    Its area is a uniform fraction of the image's, from ``smallest`` to ``largest``, its width over its height
+    log-uniform between 1 / ``ratio`` and ``ratio``. The first of ten draws that fits is taken, or else the whole image
+    (torchvision's part in the middle is the same for square images).
+    """
+    height, width, _ = image.shape
+    area_key, ratio_key, place_key = jax.random.split(key, 3)
+    area = height * width * jax.random.uniform(area_key, (10,), minval=smallest, maxval=largest)
+    shape = jnp.exp(jax.random.uniform(ratio_key, (10,), minval=-jnp.log(ratio), maxval=jnp.log(ratio)))
+    sizes = jnp.stack([jnp.rint(jnp.sqrt(area / shape)), jnp.rint(jnp.sqrt(area * shape))], axis=1)
+    fits = jnp.all((sizes > 0) & (sizes <= jnp.array([height, width])[None]), axis=1)
+    size = jnp.where(fits.any(), sizes[jnp.argmax(fits)], jnp.array([height, width])).astype(jnp.int32)
+    top, left = jax.random.randint(place_key, (2,), 0, jnp.array([height, width]) - size + 1)
+    return pixels.resize(image, top, left, *size)
+
+
+def grey(image: Image, key: Key) -> Image:
+    """Replaces colours by their grey, in all channels."""
+    del key
+    return pixels.saturation(image, 0)
+
+
 def flip(image: Image, key: Key, axis: int = 1) -> Image:
     """Flips left and right (top and bottom for ``axis=0``) with probability 1/2."""
     return jnp.where(jax.random.bernoulli(key), jnp.flip(image, axis), image)
@@ -194,6 +218,14 @@ _flamby_isic2019 = chain(
     sometimes(coarse_dropout),
 )
 
+
+def _two_views(smallest):
+    """Returns the augmentation of self-supervised learning on images of 32 x 32 pixels: no blur."""
+    colours = functools.partial(jitter, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+    crop = functools.partial(resized_crop, smallest=smallest)
+    return chain(crop, flip, sometimes(colours, 0.8), sometimes(grey, 0.2))
+
+
 # per paper and data set, as in the released code, or as in the paper's text where no code was released
 PRESETS: dict[str, Augmentation] = {
     "none": _none,
@@ -215,6 +247,9 @@ PRESETS: dict[str, Augmentation] = {
     "feduv_tiny_imagenet": _crop_flip,
     "feduv_domains": _crop_flip,
     "flamby_isic2019": _flamby_isic2019,
+    "easyfl_cifar10": _two_views(0.08),
+    "fedu2_cifar10": _two_views(0.2),
+    "views_of_digits": functools.partial(resized_crop, smallest=0.4),  # ours: no flip, no colours
     "fedbn_domains": chain(flip, functools.partial(rotate, degrees=30.0)),
 }
 

@@ -142,6 +142,23 @@ def warp_nearest(image: Image, matrix: jax.Array, offset: jax.Array, mode: str =
     return jnp.where(inside[..., None], image.reshape(-1, channels).at[index].get(mode="promise_in_bounds"), 0)
 
 
+def resize(image: Image, top: jax.Array, left: jax.Array, height: jax.Array, width: jax.Array) -> Image:
+    """Returns the part of the image from (top, left) of that height and width, enlarged to the size of the image.
+
+    Bilinear, first along rows, then along columns, each rounded.
+    """
+    columns = _enlarging(image.shape[1], left, width).astype(image.dtype)
+    rows = _enlarging(image.shape[0], top, height).astype(image.dtype)
+    image = jnp.floor(jnp.einsum("ji,yic->yjc", columns, image, precision="highest") + 0.5)
+    return jnp.floor(jnp.einsum("ji,ixc->jxc", rows, image, precision="highest") + 0.5)
+
+
+def _enlarging(size, first, length):
+    """Returns the weights [size, size] with which a part of an axis is interpolated, at the middle of each pixel."""
+    place = jnp.clip((jnp.arange(size) + 0.5) * length / size - 0.5, 0, length - 1) + first
+    return jnp.maximum(1 - jnp.abs(place[:, None] - jnp.arange(size)), 0)
+
+
 def offset_about(matrix: jax.Array, point: jax.Array) -> jax.Array:
     """Returns the offset with which a warp leaves ``point`` in place."""
     return point - jnp.sum(matrix * point[None], axis=1)

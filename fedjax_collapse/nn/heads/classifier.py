@@ -1,5 +1,7 @@
 """The classifier of a network, and orthogonal initial weights for it."""
 
+import inspect
+
 import flax.linen as nn
 import jax
 
@@ -10,7 +12,9 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import WithOptions
 
 
-def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int) -> jax.Array:
+def classify(
+    head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int, mask: jax.Array, train: bool
+) -> jax.Array:
     """Returns logits [batch, classes] of the head, for use inside a compact method of a network.
 
     Raises:
@@ -19,7 +23,9 @@ def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num
     make = Linear if head == "linear" else head
     if not callable(make):
         raise UserError(f"head {head!r}: expected linear, or a class of heads such as nn.heads.ETF")
-    return make(num_classes, name="head")(features)
+    made = make(num_classes, name="head")
+    given = dict(mask=mask, train=train) if "mask" in inspect.signature(made.__call__).parameters else {}
+    return made(features, **given)
 
 
 def orthogonal_head(model: Model, variables: Variables, key: Key) -> Variables:

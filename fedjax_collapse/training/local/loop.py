@@ -195,7 +195,8 @@ class _Phase:
         context, augmentation = self.context, self.training.augmentation
         count = self.training.batch_size if self.cuts_tokens else num_rows
         positions, mask = self._positions(count, index, order)
-        batch = get_batch(context.examples, self.rows[positions], mask, augmentation, Stream.AUGMENTATION.key(key))
+        key, views = Stream.AUGMENTATION.key(key), context.model.task.views
+        batch = get_batch(context.examples, self.rows[positions], mask, augmentation, key, views)
         length = len(batch.mask) // count
         batch = context.batch(cut_tokens(batch, num_rows) if self.cuts_tokens else batch)
         if augmentation:
