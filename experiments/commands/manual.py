@@ -64,8 +64,6 @@ _CHOICES = {  # kind: the config's key, and what it chooses, by name
     "virtual time": ("cohort.clock", {"clock": engine.Clock}),
 }
 _METHODS_PAGE = Path(__file__).resolve().parents[2] / "docs/methods.md"
-_WIDTH = 100
-_PAGE_WIDTH = 120
 
 
 class Choice(NamedTuple):
@@ -101,15 +99,12 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     """
     if topic:
         found = [choice for group in choices().values() for choice in group]
-        check_name("topic of --help", topic, {choice.name: choice for choice in found})
+        check_name("topic of --help", topic, {choice.name for choice in found})
         return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
     configs = [_filled(f"  {relative(path):44} {first_line(path)}", 47) for path in config_files()]
     options = [f"  --{name:22} {' '.join((values[name].help or '').split())}" for name in values]
     lines = [_row(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55, key.meaning) for key in _keys()]
-    listed = [
-        textwrap.fill(f"  {what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="      ")
-        for what, group in choices().items()
-    ]
+    listed = [_filled(f"  {what}: {', '.join(item.name for item in group)}", 6) for what, group in choices().items()]
     parts = {
         "Options": options,
         "Configs": configs,
@@ -119,9 +114,8 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
 
 
-def _filled(text, indent=2):
-    indented = " " * indent
-    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent=indented, break_long_words=False, break_on_hyphens=False)
+def _filled(text, indent=0):
+    return textwrap.fill(text, 120, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def first_line(path: Path) -> str:
@@ -134,77 +128,78 @@ def _topic(choice):
         _row(f"  {option.name:22} {option.default:22} {option.allowed}", 48, option.meaning)
         for option in choice.options
     ]
-    title = f"{choice.section}: {choice.name}\n{textwrap.fill(choice.summary, _WIDTH)}\n"
-    return "\n".join([title, *(rows or ["  it takes no options"])])
+    title = f"{choice.section}: {choice.name}"
+    return "\n".join([title, _filled(choice.summary), "", *(rows or ["  it takes no options"])])
 
 
 def _row(text, indent, meaning):
-    meaning = textwrap.fill(meaning, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return f"{_filled(text, indent)}\n{meaning}"
+    return _filled(text, indent) + "\n" + _filled(" " * 6 + meaning, 6)
 
 
 def as_markdown() -> str:
     """Returns the page ``docs/configs.md``."""
     groups = choices()
-    headings = {"training.augmentation": "augmentations"} | {group[0].section: what for what, group in groups.items()}
+    del groups["methods"], groups["measurements"]
+    links = {group[0].section: f"[{what}](#{what.replace(' ', '-')})" for what, group in groups.items()}
+    links |= {
+        "training.augmentation": "[augmentations](#augmentations)",
+        "methods": "[methods](methods.md)",
+        "measurements": "[measurements](analysis.md#definitions)",
+    }
     parts = [
         "# Configs: every key, and what it may be",
         "`fedjax-collapse manual > docs/configs.md` computes this page; `launch.py --help` and `--help=NAME` print it\n"
-        "in parts. A config file starts from `fedjax_collapse/config/base.py` and changes values. The command line\n"
-        'changes them, too: `--config.partition.alpha=0.05`, `--config.seeds="(0,1)"`,\n'
-        '`--config.methods=fedprox,moon` or `"dict(fedprox=dict(strength=0.1))"`. Options of a name are keys\n'
-        "next to it: `partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your code.\n"
-        "A default follows `=`; without one, an option is required. In brackets are the type, the values, or a link\n"
-        "to the section with the values.",
+        "in parts. A config file changes values of `fedjax_collapse/config/base.py`. The command line changes them,\n"
+        'too: `--config.partition.alpha=0.05`, `--config.seeds="(0,1)"`, `--config.methods=fedprox,moon` or\n'
+        '`"dict(fedprox=dict(strength=0.1))"`. Options of a name are keys next to it:\n'
+        "`partition=dict(name='dirichlet', alpha=0.1)`. A name may be `\"module:Name\"`, of your code. A default\n"
+        "follows `=`; without one, an option is required. In brackets are the type, the values, or a link to them.",
         "## Keys",
-        "\n".join(_item(key, headings.get(key.name)) for key in _keys()),
+        "\n".join(_item(key, links.get(key.name)) for key in _keys()),
         "### Augmentations",
         "Values of `training.augmentation`, and what they do to an image in raw pixel units:",
         "\n".join(f"* `{name}`: {augment.in_words(preset)}" for name, preset in augment.PRESETS.items()),
     ]
     for what, group in groups.items():
         parts += [f"## {what.capitalize()}", f"Key: `{group[0].section}`."]
-        if group[0].section == "methods":
-            links = ", ".join(f"[`{choice.name}`](methods.md#{choice.made.__name__.lower()})" for choice in group)
-            parts.append(_filled(f"[Methods](methods.md) has their options: {links}.", 0))
-            continue
         ours = [choice for choice in group if not choice.made.__module__.startswith("optax")]
-        counts = Counter(option._replace(default="") for choice in ours for option in choice.options).most_common()
-        shared = sorted({option.name: option for option, count in reversed(counts) if count > 1}.values())
+        of_all = set.intersection(*(set(choice.options) for choice in group))
+        used = Counter(o if o in of_all else o._replace(default="") for choice in ours for o in choice.options)
+        shared = sorted({o.name: o for o, count in reversed(used.most_common()) if count > 1}.values())
         if shared:
-            parts += ["Options of several names:", "\n".join(map(_item, shared))]
+            parts += ["Options of several names, with a default if of all:", "\n".join(map(_item, shared))]
         for choice in group:
             if choice not in ours:  # whose words may be others in its next version
                 parts.append(_OF_OPTAX.format(choice.name))
                 continue
-            also = [option for option in choice.options if option._replace(default="") in shared]
-            items = [_item(o) for o in choice.options if o not in also and f"{choice.section}.{o.name}" not in keys()]
+            also = [o for o in choice.options if o._replace(default="") in shared]
+            items = [
+                _item(o)
+                for o in choice.options
+                if o not in also + shared and f"{choice.section}.{o.name}" not in keys()
+            ]
             if also:
-                items.append(_filled(f"* as above: {', '.join(map(_assigned, also))}"))
-            parts.append("\n".join([_filled(f"**`{choice.name}`**: {choice.summary}", 0), "", *items]).rstrip())
+                items.append(_filled(f"* as above: {', '.join(map(_assigned, also))}", 2))
+            parts.append("\n".join([_filled(f"**`{choice.name}`**: {choice.summary}"), "", *items]).rstrip())
     return "\n\n".join(parts) + "\n"
 
 
 def privacy_of_keys() -> str:
     """Returns the lists of ``docs/privacy.md``: the rule of each key for a run with privacy."""
     rejected = [f"| `{path}` | {accepted} |" for path, accepted in ACCEPTED.items()]
-    others = [
-        f"{kind}: {', '.join(f'`{path}`' for path in paths)}."
-        for kind, paths in (("counted", COUNTED), ("harmless", HARMLESS))
-    ]
-    return "\n".join(
-        ["| rejected | but accepted |", "|---|---|", *rejected, "", "\n\n".join(_filled(text, 0) for text in others)]
-    )
+    counted, harmless = (", ".join(f"`{path}`" for path in paths) for paths in (COUNTED, HARMLESS))
+    header = "| rejected | but accepted |\n|---|---|"
+    return "\n".join([header, *rejected, "", _filled(f"counted: {counted}."), "", _filled(f"harmless: {harmless}.")])
 
 
 def _keys():
     return [key.option() for key in keys().values()]
 
 
-def _item(option, heading=None):
-    """Returns an item of a list. With ``heading``, a link to the section of that heading replaces the values."""
-    values = f"[{heading}](#{heading.replace(' ', '-')})" if heading else f"`{option.allowed}`".replace(" | ", "`, `")
-    return _filled(f"* {_assigned(option)} ({values}): {option.meaning}".replace(" (``)", ""))
+def _item(option, link=None):
+    """Returns an item of a list. A ``link`` replaces the values."""
+    values = link or f"`{option.allowed}`".replace(" | ", "`, `")
+    return _filled(f"* {_assigned(option)} ({values}): {option.meaning}".replace(" (``)", ""), 2)
 
 
 def _assigned(option):
