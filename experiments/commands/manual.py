@@ -218,8 +218,7 @@ def with_options(page: str) -> str:
     def computed(found):
         marker, name = found.groups()
         check_name("method in a list of options", name, config_keys.METHODS)
-        items = [*map(_item, options(config_keys.METHODS[name]))]
-        return "\n".join([marker, *(items or ["It has no options."]), ""])
+        return "\n".join([marker, *map(_item, options(config_keys.METHODS[name])), ""])
 
     return re.sub(r"^(<!-- options of (\w+) -->)\n(?:.+\n)*", computed, page, flags=re.MULTILINE)
 

@@ -55,8 +55,7 @@ class Cells(NamedTuple):
         paper: the published table to compare with: source; values={setting: {arm: number}} or {arm: number}, and
             spreads likewise; columns={name: (setting, measured/MEASUREMENT/NUMBER)}, further names of values;
             comparable=True, or False and why; metric: accuracy, best_accuracy, last10_accuracy or validated_accuracy in
-            percent, or in their own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with
-            target=ARM).
+            percent, measured/MEASUREMENT/NUMBER, seconds_per_round, or rounds_to_target (with target=ARM).
         title: title of the report; by default "Study" and the name of the study's folder.
     """
 
@@ -92,8 +91,7 @@ class Data(NamedTuple):
         folder: folder of data sets such as cifar10, and of relative paths; by default the current folder, for data sets
             also data and ~/data.
         validation_fraction: fraction of each class's training examples that no client gets and that validate the
-            server's model; tables then have the test accuracy of the round with the best validation. The examples are
-            the same for all arms and seeds.
+            server's model, the same for all arms and seeds.
     """
 
     source: Annotated[str, OpenChoice(SOURCES)] = "digits"
@@ -117,9 +115,8 @@ class OwnTests(NamedTuple):
     """Clients' own test rows.
 
     Args:
-        name: each client's own test rows: ``shares``, a part of the common test set with the client's shares of
-            classes, for models with private parts; ``split``, a part of its own training and test examples, for all
-            models; or ``given`` by the source, as in pfllib.
+        name: each client's own test rows: ``shares`` of the common test set, a ``split`` of its own examples, or
+            ``given`` by the source.
     """
 
     name: str = "shares"
@@ -130,9 +127,8 @@ class Network(NamedTuple):
 
     Args:
         name: the network; further keys are its options.
-        weights: file of initial weights, safetensors, npz or torch.save: a ViT's from timm, Hugging Face, torchvision
-            or the JAX codes, a ResNet's from torchvision, or any network's from save_weights or a state dict of
-            to_torch; a classifier of other classes stays random.
+        weights: file of initial weights, in a format of ``load_pretrained``: safetensors, npz or torch.save; a
+            classifier of other classes stays random.
         adapters: low-rank adapters of the network's layers; all else but the head is then frozen.
         task: ``self_supervised``, to learn from two augmented views of an example without labels, with the head
             ``siamese``; by default the task of the data.

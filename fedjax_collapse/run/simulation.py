@@ -64,8 +64,8 @@ def simulate(
         federation: the examples and their partition.
         model: the model.
         algorithm: local training, methods and the server's step.
-        rounds: number of rounds. A study that is started again in its folder with more rounds continues to them; if the
-            result would not equal a study that had them from its start, it prints why in one line.
+        rounds: number of rounds. A study that is started again with more rounds continues to them, or prints why the
+            result would differ from a study that had them from its start.
         key: the source of all randomness; equal keys give equal results.
         variables: initial variables of the server; by default the model's own initialisation from ``key``.
         participation: fraction of the clients in each round's cohort, at least one client; or the rules by which
@@ -77,9 +77,8 @@ def simulate(
         measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved. In a
             config name -> a function of fedjax_collapse/measurements, or "my_module:function"; None removes one.
         measure_every: rounds between measurements, rounded up to evaluations. The last round is always measured.
-        on_nan: response to a loss or model that is not finite: ``stop`` the run and report round, client, step and
-            term; ``skip_client``, repeating the round as if the client had dropped out; or ``continue``. None is
-            ``stop``, but ``continue``, the only choice, if a method adds noise to the mean upload (``DPFedAvg``).
+        on_nan: response to a loss or model that is not finite: ``stop`` the run, ``skip_client`` as if it had dropped
+            out, or ``continue``. None is ``stop``; with ``DPFedAvg`` it is ``continue``, the only choice.
         stop_at_accuracy: accuracy that ends the run, after the evaluation that reaches it; 0 is never.
         save_local: whether ``folder`` stores the watched clients' models after local training: never (""), of the
             ``last`` evaluation, or of ``all``.
@@ -87,7 +86,7 @@ def simulate(
             afterwards (``own_tests.Finetuning``).
         privacy: accounting of privacy, if a method adds noise to the mean upload (``DPFedAvg``). All rows of metrics
             then have epsilon, and ``privacy.json`` in the folder says what it covers. Needs a ``folder`` or a ``name``.
-            A config may give epsilon instead of the method's noise_multiplier, which is then computed before the start.
+            In a config, the method's noise_multiplier is computed from epsilon, if given.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
             ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.

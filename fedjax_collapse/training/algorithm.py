@@ -59,8 +59,8 @@ class FedAvg:
             (FedMR's released code); or equal and divided by the ``expected`` number of clients in a round. ``default``
             is ``size``, unless a method declares another one.
         private: the part of the network that stays at each client (``core/masks.py``), such as ``batch_norm`` in FedBN
-            (Li et al., 2021), in addition to private parts of methods (FedPer, FedRep, LG-FedAvg). Uploads do not
-            contain it; the server's copy stays as initialised.
+            (Li et al., 2021), in addition to private parts of methods. Uploads do not contain it; the server's copy
+            stays as initialised.
         keep_trained: whether each client stores its model after its last round, for own tests in the stage ``trained``;
             needs the memory of a model for every client.
 

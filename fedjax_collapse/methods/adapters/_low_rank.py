@@ -97,7 +97,7 @@ class Ranked(LowRank):
     product is the server's truncated product. ``padded`` undoes this change of scale.
 
     Args:
-        ranks: the clients' ranks by identity, repeated, at most the network's; () is the network's for all.
+        ranks: the clients' ranks by identity, repeated; () is the network's for all.
     """
 
     ranks: tuple[Count, ...] = option(())

@@ -15,7 +15,7 @@ class Attack(Method):
     """A method of malicious clients, in every round in which they take part.
 
     Args:
-        share: fraction of all clients that are malicious.
+        share: fraction of malicious clients.
     """
 
     strengths = ("share",)
