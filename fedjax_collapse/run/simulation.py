@@ -77,8 +77,8 @@ def simulate(
         measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved. In a
             config name -> a function of fedjax_collapse/measurements, or "my_module:function"; None removes one.
         measure_every: rounds between measurements, rounded up to evaluations. The last round is always measured.
-        on_nan: response to a loss or model that is not finite: ``stop`` the run, ``skip_client`` as if it had dropped
-            out, or ``continue``. None is ``stop``; with ``DPFedAvg`` it is ``continue``, the only choice.
+        on_nan: response to a loss or model that is not finite: ``stop`` the run; ``skip_client``, as if that client
+            had dropped out; or ``continue``. None is ``stop``; with ``DPFedAvg`` it is ``continue``, the only choice.
         stop_at_accuracy: accuracy that ends the run, after the evaluation that reaches it; 0 is never.
         save_local: whether ``folder`` stores the watched clients' models after local training: never (""), of the
             ``last`` evaluation, or of ``all``.

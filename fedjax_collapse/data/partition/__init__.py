@@ -121,8 +121,8 @@ def pathological(
     Args:
         method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i and
             random others for client i, redrawn until all classes have a holder), ``sequential`` (FedMR, see
-            ``partially_disjoint``), or ``shards`` (McMahan et al.: ``classes_per_client`` random shards of the examples
-            sorted by class, so that the number of classes is approximate).
+            ``partially_disjoint``), or ``shards`` (McMahan et al.: ``classes_per_client`` random equal shards of the
+            examples sorted by class, so that the number of classes is approximate).
 
     Raises:
         UserError: if the clients have too few slots for all classes, if a class has fewer examples than holders, or if
