@@ -151,6 +151,42 @@ def test_crop_to_a_size_is_a_slice_of_the_image(images):
     assert {slices[crop.tobytes()] for crop in crops} == set(slices.values())
 
 
+def test_an_enlarged_part_agrees_with_pillow(images):
+    parts = [(0, 0, HEIGHT, WIDTH), (3, 5, 10, 12), (1, 2, 23, 7), (0, 18, 1, 2)]  # top, left, height, width
+    for top, left, height, width in parts:
+        box = left, top, left + width, top + height
+        for image in images:
+            expected = Image.fromarray(image).crop(box).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
+            found = pixels.resize(jnp.asarray(image, jnp.float32), top, left, height, width)
+            difference = np.abs(np.asarray(found) - np.asarray(expected, float))
+            assert difference.max() <= 1 and (difference > 0).mean() < 0.02  # ties: Pillow rounds weights
+
+
+def drawn_as_in_torchvision(rng):
+    """Height and width of a part of 32 x 32 pixels."""
+    for _ in range(10):
+        area, shape = 32**2 * rng.uniform(0.08, 1), np.exp(rng.uniform(-np.log(4 / 3), np.log(4 / 3)))
+        width, height = round(np.sqrt(area * shape)), round(np.sqrt(area / shape))
+        if 0 < width <= 32 and 0 < height <= 32:
+            return height, width
+    return 32, 32
+
+
+def test_resized_crops_are_parts_of_the_image_of_any_size_and_shape():
+    """A ramp of values shows where a part begins and ends."""
+    ramp = jnp.stack(jnp.meshgrid(8.0 * jnp.arange(32), 8.0 * jnp.arange(32), indexing="ij"), axis=-1)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    parts = mapped(augment.resized_crop)(jnp.broadcast_to(ramp, (4000, 32, 32, 2)), keys)
+    height, width = np.array([parts[:, -1, 0, 0] - parts[:, 0, 0, 0], parts[:, 0, -1, 1] - parts[:, 0, 0, 1]]) / 8 + 1
+    area, shape = height * width / 32**2, width / height
+    rng = np.random.default_rng(0)
+    rows, columns = np.array([drawn_as_in_torchvision(rng) for _ in range(4000)]).T
+    at = np.linspace(0, 1, 21)
+    np.testing.assert_allclose(np.quantile(area, at), np.quantile(rows * columns / 32**2, at), atol=0.03)
+    np.testing.assert_allclose(np.quantile(shape, at), np.quantile(columns / rows, at), atol=0.06)
+    assert parts[:, 0, 0].min() == 0 and parts[:, -1, -1].max() == 248
+
+
 def test_flip(images):
     keys = jax.random.split(jax.random.key(0), 60)
     batch = np.repeat(images[2:3], 60, axis=0)

@@ -28,7 +28,8 @@ ENVIRONMENT = {
 
 
 FIGURES = {  # of the notebooks that run in a minute without an accelerator
-    "quickstart": 2, "collapse": 4, "own_regularizer": 1, "adapters": 2, "rank_and_accuracy": 1, "theory": 7,
+    "quickstart": 2, "collapse": 4, "own_regularizer": 1, "adapters": 2, "rank_and_accuracy": 1, "self_supervised": 1,
+    "theory": 7,
 }  # fmt: skip
 
 

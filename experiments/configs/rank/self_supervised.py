@@ -26,7 +26,7 @@ def get_config(config: ConfigDict, arg: str) -> None:
         "byol": base.methods(byol=dict()),
         "fedema": base.methods(byol=dict(), fedema=dict()),
         "fedu2": base.methods(fedu2=dict(server="equal")),
-        "ssd": base.methods(ssd=dict(distillation=0.0)),
+        "ssd": base.methods(ssd=dict(distillation=0.0)) | dict(network=dict(head=HEAD | dict(predictor=False))),
         "feddecorr": base.methods(feddecorr=dict(strength=0.1)),
         "supervised": dict(network=dict(task="", head="linear")),
     }

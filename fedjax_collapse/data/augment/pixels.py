@@ -156,7 +156,7 @@ def resize(image: Image, top: jax.Array, left: jax.Array, height: jax.Array, wid
 def _enlarging(size, first, length):
     """Returns the weights [size, size] with which a part of an axis is interpolated, at the middle of each pixel."""
     place = jnp.clip((jnp.arange(size) + 0.5) * length / size - 0.5, 0, length - 1) + first
-    return jnp.maximum(1 - jnp.abs(place[:, None] - jnp.arange(size)), 0)
+    return jnp.maximum(1 - jnp.abs(place[:, None] - jnp.arange(size)[None]), 0)
 
 
 def offset_about(matrix: jax.Array, point: jax.Array) -> jax.Array:

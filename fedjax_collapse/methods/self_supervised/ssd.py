@@ -66,7 +66,9 @@ class SSD(Method):
         projections, mask = self._projections(view), view.batch.mask
         dim = projections.shape[-1]
         is_own = jnp.arange(dim) // jnp.maximum(dim // view.client.num_clients, 1) == view.client.id
-        targets = jax.lax.stop_gradient(projections * jnp.where(is_own, self.scale, 1).astype(projections.dtype))
+        targets = jax.lax.stop_gradient(
+            projections * jnp.where(is_own, self.scale, 1).astype(projections.dtype)[None, None]
+        )
         terms = {"scaling": Term(self.strength, _mean(jnp.sum((projections - targets) ** 2, axis=2), mask))}
         features = jnp.stack([outputs.features for outputs in (view.outputs, *view.outputs.views)])
         if features.shape == projections.shape:
