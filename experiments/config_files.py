@@ -4,6 +4,7 @@ import difflib
 import importlib.util
 import sys
 import tomllib
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
@@ -52,7 +53,7 @@ def with_config_found(arguments: Sequence[str]) -> list[str]:
     if not given and any(argument.startswith(_FROM_BASE) for argument in arguments):
         return [f"--config={CONFIGS / 'base.py'}", *arguments]
     if not given:
-        raise UserError(f"--config is missing; {_available(name)}")
+        raise UserError(f"--config is missing, or --compare=METHOD,METHOD without one; {_available(name)}")
     found = find_config(f"--config={given}", name)
     options = given, f"--config={given}", f"-config={given}"
     return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]
@@ -104,10 +105,10 @@ def _load_toml(path, argument=""):
         raise UserError(f"{path}:{argument}: expected nothing after the name of a TOML file")
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        config = merged(plain(get_config()), plain(values))
+        check_keys(config)
     except ValueError as error:  # also of bytes that are not UTF-8
         raise UserError(f"{path}: {one_line(error)}") from error
-    config = merged(plain(get_config()), plain(values))
-    check_keys(config)
     return StudyConfig(config)
 
 
@@ -119,6 +120,9 @@ def find_config(what: str, name: str) -> Path:
     """
     for place in (Path(name), _ROOT / name, CONFIGS / name, CONFIGS / f"{name}.py"):
         if place.is_file():
+            own = Path(f"{name}.py")
+            if place != Path(name) and own.is_file() and not own.samefile(place):
+                warnings.warn(f"{what} is {relative(place)}, not your file --config={own}", stacklevel=2)
             return place
     raise UserError(f"{what}: no such file; {_available(name)}")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config_files import config_argument, load_config, values_of, with_config_found, without_config
+from experiments.config_files import CONFIGS, config_argument, load_config, values_of, with_config_found, without_config
 from experiments.parser import literal
 from fedjax_collapse.config.build import ALIASES
 from fedjax_collapse.config.cells import OF_STUDY
@@ -76,16 +76,22 @@ def parse(arguments: list[str]) -> Options:
     find_own_modules(arguments)
     try:
         config = load_config(config_argument(arguments))
-        if compared := ",".join(values_of("compare", arguments)):
+        if compared := _methods(",".join(values_of("compare", arguments))):
             _compare(config, compared)
         new = _new_options(config, arguments)
         values, rest = _parse_flags(config, [argument for argument in without_config(arguments) if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
         config = plain(values.config)
+        for name in set(compared) & set(config.get("methods") or ()):
+            option = f"--config.arms.{name}.methods.{name}.KEY=VALUE"
+            raise UserError(f"--compare: all arms have {name}, as config.methods has it; its options are {option}")
         if config.get("arms") == {}:
             config["arms"] = {"_".join(config.get("methods") or ()) or "fedavg": {}}
     except UserError:
+        raise
+    except flags.UnrecognizedFlagError as error:
+        check_key("option", error.flagname, Options._fields, [f"config.{path}" for path in keys()])
         raise
     except Exception as error:
         raise UserError(one_line(error)) from error
@@ -122,16 +128,24 @@ def defined_flags() -> flags.FlagValues:
 
 
 def default_workdir(config: Mapping[str, Any], arguments: list[str]) -> Path:
-    """Returns ``runs/<config file>-<hash of the config>`` in the current folder, which only equal configs share."""
-    name = Path(config_argument(arguments).split(":")[0]).stem
+    """Returns ``runs/<config file>-<hash of the config>`` in the current folder, which only equal configs share.
+
+    Without a config file it is named after its arms, with at most 100 letters.
+    """
+    file = Path(config_argument(arguments).split(":")[0])
+    name = "-".join(config["arms"])[:100] if file == CONFIGS / "base.py" else file.stem
     digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
     return Path("runs") / f"{name}-{digest[:8]}"
 
 
 def find_own_modules(arguments: list[str]) -> None:
-    """Makes a config's ``my_module:MyClass`` importable, from the config's folder first and the current folder last."""
-    config_folder = str(Path(config_argument(arguments).split(":")[0]).absolute().parent)
-    sys.path[:] = [config_folder, *(folder for folder in sys.path if folder != config_folder)]
+    """Makes a config's ``my_module:MyClass`` importable, from the config's folder first and the current folder last.
+
+    The folders of the project's configs are left out, whose names your files may have.
+    """
+    config_folder = Path(config_argument(arguments).split(":")[0]).absolute().parent
+    if not config_folder.is_relative_to(CONFIGS):
+        sys.path[:] = [str(config_folder), *(folder for folder in sys.path if folder != str(config_folder))]
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
 
@@ -166,23 +180,24 @@ def _new_options(config, arguments):
             else:
                 value = literal(text)
                 if isinstance(node, ConfigDict) and not isinstance(value, dict):
+                    chosen = next((key for key in ("source", "name") if key in node), "KEY")
                     raise UserError(
-                        f"--config.{name}={text}: expected --config.{name}.name={text}, or a dict(key=value, ...) in "
-                        "quotes"
+                        f"--config.{name}={text}: expected --config.{name}.{chosen}={text}, or a dict(key=value, ...) "
+                        "in quotes"
                     )
                 if value is None or node is None or (type(node) is int and isinstance(value, float)):
                     new[argument] = path, value
     return new
 
 
-def _compare(config, names):
+def _compare(config, methods):
     """Replaces the arms, and what the config declares for them, by FedAvg and an arm for each of the methods."""
     if config.arms:
         config.sweep, config.paper = {}, {}
         for setting in config.settings.values():
             if "arms" in setting:
                 del setting["arms"]
-    arms = {key: ALIASES.get(key, {"methods": {key: options}}) for key, options in _methods(names).items()}
+    arms = {key: ALIASES.get(key, {"methods": {key: options}}) for key, options in methods.items()}
     config.arms = {"fedavg": {}} | arms
 
 

@@ -41,7 +41,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         if read_made_from(workdir).is_current(now):
             console.note(f"report: {workdir / REPORT} (up to date)")
             return []
-        with console.wait(f"drawing the figures of {workdir}"):
+        with console.wait("drawing the figures"):
             console.note(f"report: {write_report(study)}")
         record_made_from(workdir, now)
     except NothingEvaluated:  # for example because all runs failed

@@ -87,7 +87,8 @@ def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:
     labels = axis_names(sweep)
     for key, values in sweep.items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise UserError(f"sweep.{key}: {values!r}, expected a tuple of values")
+            hint = "; a key with dots is in quotes" if isinstance(values, Mapping) else ""
+            raise UserError(f"sweep.{key}: {values!r}, expected a tuple of values{hint}")
         over = [name for name, arm in arms.items() if _has(config, arm.changes, key)]
         if not over:
             raise UserError(f"sweep.{key}: no arm has that key; set it in the arms that it is swept over")

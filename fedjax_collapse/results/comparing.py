@@ -236,12 +236,12 @@ def verdict(study: Results) -> str:
     if ranked:
         points = f", with {_told(gains[widest][0], 0, '+.1f', f'points of {name}')}" * (widest != best)
         ratio = _told(ranked[widest], 1, ".1f", f"times that of {base}")
-        sentences.append(_most(widest, "effective rank", ranked[widest].mean() > 1) + ratio + points)
+        sentences.append(_most(widest, "effective rank", round(ranked[widest].mean(), 1) > 1) + ratio + points)
     ratio = (
         f", at {show_number(ranked[best].mean(), '.1f')} times the rank" if widest != best and best in ranked else ""
     )
     points = _told(gains[best][0], 0, "+.1f", f"points over {base}")
-    sentences.append(_most(best, name, gains[best][0].mean() > 0) + points + ratio)
+    sentences.append(_most(best, name, round(gains[best][0].mean(), 1) > 0) + points + ratio)
     return ". ".join(sentences)
 
 

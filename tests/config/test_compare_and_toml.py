@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from small_studies import start
 
-from experiments.study.parsing import parse
+from experiments.config_files import with_config_found
+from experiments.study.parsing import default_workdir, parse
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.config.base import get_config
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.core.records import UserError
 
 STUDIES = (Path(__file__).parents[2] / "docs/studies.md").read_text()
 
@@ -70,6 +72,20 @@ def test_methods_of_one_algorithm(given, methods):
     assert config["methods"] == methods and config["arms"] == {"_".join(methods): {}}
     assert parse(["--config=quickstart", *given]).config["arms"].keys() == {"fedavg", "feddecorr", "ccvr"}
     assert {**config, "methods": {}, "arms": {}} == plain(get_config())
+
+
+def test_a_compared_method_is_not_in_all_arms():
+    message = "all arms have moon, .*; its options are --config.arms.moon.methods.moon.KEY=VALUE"
+    with pytest.raises(UserError, match=message):
+        parse(["--compare=fedprox,moon", "--config.methods.moon.strength=2.0"])
+
+
+def test_the_default_folder_is_named_after_the_config_or_its_arms():
+    options = ["--compare=fedprox,moon"], ["--config.methods=fedprox,moon"], ["--config=quickstart:smoke"]
+    for arguments, name in zip(options, ("fedavg-fedprox-moon", "fedprox_moon", "quickstart"), strict=True):
+        arguments = with_config_found(arguments)
+        made = default_workdir(parse(arguments).config, arguments)
+        assert re.fullmatch(rf"runs/{name}-\w{{8}}", str(made))
 
 
 @pytest.mark.parametrize("option", ["--compare=moon,fedprx", "--config.methods=fedprx,moon"])
@@ -132,6 +148,7 @@ def test_a_sweep_without_arms_stays_with_compared_methods(toml):
         ("[cohort]\ndropout = 2.0", "cohort.dropout 2 is outside [0, 1]"),
         ("[training]\nepoch = 3", "unknown option of training 'epoch': did you mean 'epochs'?"),
         ("[methods.fedprox]\nstrenth = 3", "unknown option of methods.fedprox 'strenth': did you mean 'strength'?"),
+        ("[sweep]\ntraining.epochs = [1]", "expected a tuple of values; a key with dots is in quotes"),
         ("rounds = 3\nseeds = (0,)", "my.toml: Invalid value (at line 2, column 9)"),
         (b"title = '\xff'", "my.toml: 'utf-8' codec can't decode"),
     ],
@@ -139,7 +156,7 @@ def test_a_sweep_without_arms_stays_with_compared_methods(toml):
 def test_a_wrong_toml_file_is_one_line(text, message, toml, tmp_path, capsys):
     assert start(toml(text), f"--workdir={tmp_path / 'study'}") == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert re.match("error: (.*/my.toml: |arm |sweep.)", error) and message in error and error.count("\n") == 1
     assert not (tmp_path / "study").exists()
 
 

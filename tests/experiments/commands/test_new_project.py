@@ -15,7 +15,8 @@ from experiments.commands import new_project
 from experiments.commands.new_project import TEMPLATE, main
 
 ROOT = Path(__file__).parents[3]
-FILES = {"README.md", "config.toml", "my_method.py", "my_network.py", "notebook.ipynb", "test_my_method.py"}
+FILES = {"README.md", "config.toml", "notebook.ipynb", "pytest.ini"}
+FILES |= {"my_method.py", "my_network.py", "test_my_method.py"}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_its_test_its_config_and_its_notebook_run(project, monkeypatch, capsys):
+    (project.parent / "setup.cfg").write_text("[tool:pytest]\naddopts = --of-another-project\n")  # as in our clone
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tested = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)

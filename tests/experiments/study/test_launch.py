@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import small_studies
 from small_studies import tree, write_config
 
 from experiments import launch
+from experiments.config_files import find_config
 from experiments.configs import quickstart
 from experiments.study import preparing
 from experiments.study import study as study_module
@@ -146,8 +149,9 @@ def test_values_may_be_written_as_in_a_config_file():
     for text in ("dict(krum=dict(attackers=2)", "dict(krum=max(1, 2))", "dict([])"):
         with pytest.raises(UserError, match=r"--config.methods=dict.*: expected a dict\(key=value"):
             launch.parse([QUICKSTART, f"--config.methods={text}"])
-    with pytest.raises(UserError, match=r"--config.network=mlp: expected --config.network.name=mlp, or a dict"):
-        launch.parse([QUICKSTART, "--config.network=mlp"])
+    for option, key in (("network", "name"), ("data", "source"), ("training", "KEY")):
+        with pytest.raises(UserError, match=f"--config.{option}=a: expected --config.{option}.{key}=a, or a dict"):
+            launch.parse([QUICKSTART, f"--config.{option}=a"])
 
 
 def test_arms_may_differ_in_their_partition():
@@ -189,7 +193,9 @@ WRONG = {
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
     "unknown arm": (["--arm=fedprox"], "fedprox", "fedavg, feddecorr"),
     "unknown seed": (["--seed=9"], "unknown seed '9'"),
-    "unknown flag": (["--wrokdir=/tmp/x"], "wrokdir", "workdir"),
+    "unknown flag": (["--wrokdir=/tmp/x"], "unknown option 'wrokdir': did you mean 'workdir'?"),
+    "a key as a flag": (["--rounds=3"], "unknown option 'rounds': did you mean 'config.rounds'?"),
+    "a usual name as a flag": (["--lr=0.1"], "did you mean 'config.training.learning_rate'?"),
     "misspelt arm": (["--config.arms.fedavgg.training.epochs=2"], "did you mean 'fedavg'"),
     "stray argument": (["rounds=3"], "unexpected argument 'rounds=3'"),
 }
@@ -221,6 +227,17 @@ def test_missing_config_file_is_told_with_the_nearest(name, nearest, tmp_path, c
     error = capsys.readouterr().err
     assert f"did you mean {nearest}" in error and error.count("\n") == 1 and len(error) < 380
     assert launch.parse([f"--config={nearest.split()[0]}"])  # what it says is found
+
+
+def test_own_files_with_names_of_ours(tmp_path, monkeypatch):
+    """A name alone is ours, with a warning; a module of a config of ours is never next to it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "robust.py").write_text("class Own:\n    pass\n")
+    assert find_config("--config=robust.py", "robust.py") == Path("robust.py")
+    with pytest.warns(UserWarning, match="--config=robust is experiments/configs/robust.py, not your .*=robust.py"):
+        assert launch.parse(["--config=robust"])
+    assert PathFinder.find_spec("robust").origin == str(tmp_path / "robust.py")
 
 
 @pytest.mark.parametrize("name", ["feduv", "experiments/configs/feduv/"])
