@@ -53,7 +53,7 @@ def with_config_found(arguments: Sequence[str]) -> list[str]:
     if not given and any(argument.startswith(_FROM_BASE) for argument in arguments):
         return [f"--config={CONFIGS / 'base.py'}", *arguments]
     if not given:
-        raise UserError(f"--config is missing, or --compare=METHOD,METHOD without one; {_available(name)}")
+        raise UserError(f"--config is missing: expected --config=NAME or --compare=METHOD,METHOD; {_available(name)}")
     found = find_config(f"--config={given}", name)
     options = given, f"--config={given}", f"-config={given}"
     return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]

@@ -91,7 +91,7 @@ def parse(arguments: list[str]) -> Options:
     except UserError:
         raise
     except flags.UnrecognizedFlagError as error:
-        check_key("option", error.flagname, Options._fields, [f"config.{path}" for path in keys()])
+        check_key("option", error.flagname, Options._fields, [f"--config.{path}" for path in keys()])
         raise
     except Exception as error:
         raise UserError(one_line(error)) from error

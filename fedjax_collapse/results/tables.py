@@ -139,8 +139,8 @@ def accuracy_note(study: Results) -> str:
     known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
     if study.score != metrics.ACCURACY:
-        return f"{study.score.quantity.capitalize()}: the headline, {of}after the last round."
-    return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
+        return f"{study.score.quantity.capitalize()}: {of}after the last round."
+    return f"Accuracy: {of}after the last round; best and mean of the last 10 are over evaluated rounds."
 
 
 def local_note(study: Results) -> str:
@@ -148,7 +148,7 @@ def local_note(study: Results) -> str:
     whose = sorted({run.local for run in study.runs if run.local})
     is_over_clients = any(metrics.OVER_CLIENTS[0].name in run.numbers for run in study.runs)
     over = ": the mean over them, the lowest and the highest of them, each a mean over seeds" * is_over_clients
-    return f"R and all else that is local: of {'; of '.join(whose)}{over}." if whose else ""
+    return f"R and other values of local models: of {'; of '.join(whose)}{over}." if whose else ""
 
 
 def unlike_note(study: Results, base: str) -> str:

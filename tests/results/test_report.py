@@ -166,7 +166,7 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     accuracies = [run.metrics[-1]["accuracy"] for run in whole.of_arm("fedavg")]
     expected = f"{100 * np.mean(accuracies):.2f} ± {100 * np.std(accuracies, ddof=1):.2f}"
     head, row, _ = (table := final_table(whole)).rows
-    assert table.notes[0].startswith("Accuracy: the headline, of the server model after the last round; best and mean")
+    assert table.notes[0].startswith("Accuracy: of the server model after the last round; best and mean")
     assert head == ["Arm", "Accuracy (%)", "Best", "Last 10", "Effective rank", "Significant dimensions", "R", "Seeds"]
     assert (row[0], row[1], row[-1]) == ("fedavg", expected, "3")
     some = [run for run in whole.runs if run.seed == 0 or run.arm == "feddecorr"]
@@ -232,7 +232,7 @@ def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
     assert row[5:-1] == ["1.000 ± 0.707", "−1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
     assert list(plot.collapse_ratio(study).axes[0].lines[0].get_ydata()) == [1.0, 1.0, 1.0]
     note = local_note(study)
-    assert note.startswith("R and all else that is local: of clients 0, 3: the mean over them,")
+    assert note.startswith("R and other values of local models: of clients 0, 3: the mean over them,")
     assert note in page_of(folder).words
 
 

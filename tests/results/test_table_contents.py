@@ -214,7 +214,7 @@ def test_the_score_of_a_task_without_accuracy_is_the_headline(tmp_path):
     study = load(configure(tmp_path, rounds=2, seeds=[0], arms={"fedavg": {}, "other": {}}))
     heading, row, _ = tables.final_table(study).rows
     assert heading == ["Arm", "Recall at 5 (%)", "Effective rank", "Seeds"] and row == ["fedavg", "50.00", "3.0", "1"]
-    of_server = f"Recall at 5: the headline, of the {HEADLINES['server']} after the last round."
+    of_server = f"Recall at 5: of the {HEADLINES['server']} after the last round."
     assert tables.accuracy_note(study) == of_server
     write_run(tmp_path / "other" / "seed0", [{"accuracy": 0.25}])
     frame = tables.final_table(load(tmp_path)).frame

@@ -120,7 +120,7 @@ def test_final_table_lines_up_and_fits_the_encoding(monkeypatch, encoding, sign)
     Console(stream=stream).print_table(study_of())
     *lines, note = stream.text().splitlines()
     assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", "75.00", "-", "1"]
-    assert note.startswith("Accuracy: the headline")
+    assert note.startswith("Accuracy: after the last round; best")
     assert len({len(line) for line in lines}) == 1
 
 

@@ -122,7 +122,7 @@ def test_options_that_the_config_does_not_have_yet():
     arm = resolve_arm(config, "fedavg")
     partition = arm["partition"]
     assert (partition["min_size"], partition["name"], arm["data"]["seed"]) == (5, "dirichlet", 3)
-    with pytest.raises(UserError, match="--config is missing"):
+    with pytest.raises(UserError, match="--config is missing: expected --config=NAME or --compare=METHOD,METHOD; "):
         launch.parse([])
 
 
@@ -194,8 +194,8 @@ WRONG = {
     "unknown arm": (["--arm=fedprox"], "fedprox", "fedavg, feddecorr"),
     "unknown seed": (["--seed=9"], "unknown seed '9'"),
     "unknown flag": (["--wrokdir=/tmp/x"], "unknown option 'wrokdir': did you mean 'workdir'?"),
-    "a key as a flag": (["--rounds=3"], "unknown option 'rounds': did you mean 'config.rounds'?"),
-    "a usual name as a flag": (["--lr=0.1"], "did you mean 'config.training.learning_rate'?"),
+    "a key as a flag": (["--rounds=3"], "unknown option 'rounds': did you mean '--config.rounds'?"),
+    "a usual name as a flag": (["--lr=0.1"], "did you mean '--config.training.learning_rate'?"),
     "misspelt arm": (["--config.arms.fedavgg.training.epochs=2"], "did you mean 'fedavg'"),
     "stray argument": (["rounds=3"], "unexpected argument 'rounds=3'"),
 }
