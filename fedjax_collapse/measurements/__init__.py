@@ -84,7 +84,7 @@ def neural_collapse(view: MeasurementView) -> Numbers:
             "nc2_angles": nc.equiangularity(means),
             "nc4": math.nan,
         }
-        if model.evaluation.is_finite:
+        if model.evaluation.is_finite and view.model.task.is_classification:
             numbers["nc4"] = nc.nearest_mean_disagreement(model.features, model.logits, moments)
         if (head := classifier_weight.linear_head(view.model, model.variables)) is None:
             return numbers
@@ -113,7 +113,7 @@ def sphere(view: MeasurementView) -> Numbers:
 
     def on_sphere(model):
         units = geometry.on_sphere(model.features)
-        moments = class_moments(units, model.labels, model.logits.shape[-1], np.any(units != 0, axis=1))
+        moments = class_moments(units, model.labels, model.num_classes, np.any(units != 0, axis=1))
         return {"uniformity": geometry.uniformity(model.features), "class_alignment": geometry.class_alignment(moments)}
 
     return _of_models(view, on_sphere)
@@ -124,7 +124,7 @@ def prediction_bias(view: MeasurementView) -> Numbers:
 
     For a model that always predicts the same one of C equally frequent classes it is 1 - 1/C.
     """
-    _check_classes(view, "prediction_bias")
+    _check_classes(view, "prediction_bias", are_predicted=True)
 
     def bias(model):
         matrix = _confusion(model)
@@ -153,7 +153,7 @@ def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
     _check_classes(view, "class_means")
 
     def means(model):
-        found = np.full((model.logits.shape[-1], model.features.shape[-1]), np.nan)
+        found = np.full((model.num_classes, model.features.shape[-1]), np.nan)
         found[model.moments.is_present] = model.moments.class_means
         return found
 
@@ -166,7 +166,7 @@ def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     Arrays: ``of_class`` [classes], NaN for a class without test examples; ``local_of_class`` [watched, classes], NaN
     for a client outside the cohort.
     """
-    _check_classes(view, "class_accuracy")
+    _check_classes(view, "class_accuracy", are_predicted=True)
 
     def of_class(model):
         return matrices.class_accuracy(_confusion(model))
@@ -185,7 +185,7 @@ def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
     Arrays: ``matrix`` [classes, classes], ``local_matrix`` [watched, classes, classes], NaN for a client outside the
     cohort.
     """
-    _check_classes(view, "confusion")
+    _check_classes(view, "confusion", are_predicted=True)
     return _arrays(view, "matrix", _confusion)
 
 
@@ -338,7 +338,8 @@ def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str,
     return found
 
 
-def _check_classes(view: MeasurementView, name: str) -> None:
-    """Raises UserError if the test set has no classes."""
-    if view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
+def _check_classes(view: MeasurementView, name: str, are_predicted: bool = False) -> None:
+    """Raises UserError if the test set has no classes or, with ``are_predicted``, if the model predicts none."""
+    is_missing = are_predicted and not view.model.task.is_classification
+    if is_missing or view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
         raise UserError(f"measurement {name}: it compares classes, and this task has none; leave it out")

@@ -26,6 +26,8 @@ class Prototypes(NamedTuple):
 class WithPrototypes(Method):
     """A method whose state at the server is prototypes, to which ``strength`` pulls features."""
 
+    needs = ("classes",)
+
     strength: Scalar
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:

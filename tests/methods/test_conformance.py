@@ -33,6 +33,7 @@ WRONG = (-2, 0, 1.5, float("nan"), "none of them", (0,))
 NEEDING_CLASSES = (
     "balanced_softmax", "ccvr", "feddr_plus", "fedetf", "fedgela", "fedlc", "fedrs", "fedvls", "fedrcl", "fedntd",
     "afl", "fed3r", "fedcgs", "gh_ofl", "fedpac", "fedproto", "fedrod", "backdoor", "label_flip",
+    "fedmr", "fedproc", "feduv",
 )  # fmt: skip
 KEY = 9  # of five clients one takes no step in three rounds, one is in a later round only, one loses its upload
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)

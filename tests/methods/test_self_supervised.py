@@ -26,7 +26,7 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses.contrastive import clipped_unit
-from fedjax_collapse.measurements import linear_probe
+from fedjax_collapse.measurements import confusion, layers, linear_probe, neural_collapse
 from fedjax_collapse.methods.personal.fedpac import smallest_combination
 from fedjax_collapse.methods.self_supervised.fedema import distance
 from fedjax_collapse.nn.heads import Siamese
@@ -127,14 +127,18 @@ def test_labels_are_never_read(federation):
     """Rounds with other labels have the same bits; only the probe of the features differs."""
     algorithm = FedAvg(AUGMENTED, {"byol": BYOL(), "feddecorr": FedDecorr(0.1)})
     other = federation._replace(train=federation.train._replace(labels=federation.train.labels[::-1]))
+    measured = {"probe": linear_probe, "nc": neural_collapse, "layers": layers}
     results = [
-        simulate(data, siamese(), algorithm, rounds=1, key=jax.random.key(0), measurements={"probe": linear_probe})
+        simulate(data, siamese(), algorithm, rounds=1, key=jax.random.key(0), measurements=measured)
         for data in (federation, other)
     ]
     assert_same_bits(results[0].variables, results[1].variables)
     rows = [result.metrics[-1] for result in results]
     assert rows[0]["similarity"] == rows[1]["similarity"] and -1 <= rows[0]["similarity"] <= 1
     assert 0.25 < rows[0]["measured/probe/accuracy"] <= 1 and np.isnan(rows[0]["measured/probe/head_accuracy"])
+    assert rows[0]["measured/nc/nc1"] > 0 and np.isnan(rows[0]["measured/nc/nc4"])
+    with one_line("measurement confusion: it compares classes, and this task has none"):
+        simulate(federation, siamese(), algorithm, rounds=1, key=jax.random.key(0), measurements={"it": confusion})
 
 
 @pytest.mark.parametrize(("algorithm", "model", "message"), [

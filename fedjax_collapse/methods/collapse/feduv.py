@@ -33,6 +33,7 @@ class FedUV(Regularizer):
         attached: whether the gradient flows through the median distance, as in the released code.
     """
 
+    needs = ("classes",)
     strengths = ("variance", "uniformity")
     variance: NonNegative | None = None
     uniformity: NonNegative = 0.5

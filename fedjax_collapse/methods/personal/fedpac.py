@@ -61,7 +61,6 @@ class FedPAC(WithPrototypes):
 
     dispatch_makes = ("private/*",)
     private = "head"
-    needs = ("classes",)
 
     strength: NonNegative = 1.0
     head_epochs: Positive = 1

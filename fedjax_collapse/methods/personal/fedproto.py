@@ -47,7 +47,6 @@ class FedProto(WithPrototypes):
     """
 
     private = "all"
-    needs = ("classes",)
 
     strength: NonNegative = 1.0
     average: str = option("examples", choices=("examples", "clients"))
