@@ -56,9 +56,7 @@ _TORCH, _BOTH = {"torch": PYTORCH}, ("cpu", "gpu")
 OURS = "fedjax_collapse"
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}, _BOTH, has_methods=True),
-    "fedjax_collapse-timed": System("engine_rounds", "timed", {}, has_methods=True),
     "pytorch": System("pytorch_loops", "resident", _TORCH, _BOTH, has_methods=True),
-    "pytorch-dataloader": System("pytorch_loops", "dataloader", _TORCH),
     "pytorch-threads": System("pytorch_loops", "threads", _TORCH, has_methods=True),
     "pytorch-graph": System("pytorch_graph", "float32", _TORCH, ("gpu",), has_methods=True),
     "pytorch-graph-bfloat16": System("pytorch_graph", "bfloat16", _TORCH, ("gpu",), has_methods=True),

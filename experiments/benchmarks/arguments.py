@@ -60,8 +60,6 @@ def command_line(description: str) -> Parser:
     add("--lowerings", default=["auto"], **_list_of(LOWERINGS, "of our networks:"))
     add("--dtypes", default=["float32"], **_list_of(("float32", "bfloat16"), "of our networks:"))
     add("--batch_size", type=at_least(1, "a number of images"), default=32, help="of a step of networks")
-    like = "of methods: the workload whose data, clients, network and training are used; default: ten clients of cnn100"
-    add("--like", choices=list(WORKLOADS), help=like)
     rounds = "timed rounds of each system, at least 5; default: by suite and workload"
     add("--rounds", type=at_least(5, "a number of rounds"), help=rounds)
     repetitions = "comparisons of two systems, at least 3, among which the rounds are divided; default 5"
@@ -78,8 +76,6 @@ def command_line(description: str) -> Parser:
     add("--seconds", type=at_least(1, "a number of seconds"), help=seconds)
     add("--json", type=writable, metavar="FILE", help="where to write all numbers")
     add("--figure", type=_figure, metavar="FILE.svg", help="where to draw samples per second")
-    profile = "folder for a jax.profiler trace of one more round of fedjax_collapse on each workload"
-    add("--profile", type=_folder, metavar="DIR", help=profile)
     return parser
 
 
@@ -174,13 +170,3 @@ def _figure(text):
     if Path(text).suffix not in FIGURES:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a file that ends in {', '.join(FIGURES)}")
     return writable(text)
-
-
-def _folder(text):
-    """Creates the folder and returns its absolute path."""
-    path = Path(text).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot create the folder {text}: {error.strerror}") from None
-    return path

@@ -4,8 +4,7 @@ Rounds of the baseline, the first arm, and of all others follow one another, so 
 cancel: a ratio is that of adjacent rounds.
 
 * ``methods``: each over federated averaging. Ten clients with about a hundred synthetic images 32x32x3 each, ten local
-  epochs in batches of 64 as in FedDecorr's experiments, the small CNN of ``cnn100``, no augmentation; or data, clients,
-  network and training of a workload.
+  epochs in batches of 64 as in FedDecorr's experiments, the small CNN of ``cnn100``, no augmentation.
 * ``augmentations``: each over none, in federated averaging of the same clients for two local epochs. Presets that are
   the same function share a row; presets that need or produce images of another size than 32x32 pixels are omitted.
 * ``adapters``: all weights of a ``vit`` over low-rank adapters of rank 8 of queries and values. The gradient with
@@ -24,7 +23,7 @@ import jax
 
 from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.systems import engine_rounds, storage_rounds
-from experiments.benchmarks.workloads import OVERHEADS, WORKLOADS, make_task, of_batches
+from experiments.benchmarks.workloads import OVERHEADS, make_task, of_batches
 from fedjax_collapse import SELF_SUPERVISED, FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.records import UserError
@@ -41,22 +40,16 @@ Arms = dict[str, Iterator[Round]]
 
 
 def methods(
-    names: Collection[str] | None = None,
-    like: str | None = None,
-    training: LocalTraining | None = None,
-    model: Model | None = None,
+    names: Collection[str] | None = None, training: LocalTraining = TRAINING, model: Model | None = None
 ) -> dict[str, FedAvg]:
     """Returns federated averaging, alone and with each method that accepts the network with some head, by name.
 
     Args:
         names: of the methods; None is all.
-        like: a workload, whose network and training are taken instead of those above.
-        training: of the clients, in place of both.
-        model: the network, likewise.
+        training: of the clients.
+        model: the network, by default the one described above.
     """
-    workload = WORKLOADS[like] if like else OVERHEADS
-    training = training or (LocalTraining(*workload.training) if like else TRAINING)
-    model = model or workload.model()
+    model = model or OVERHEADS.model()
     chosen = {name: kind for name, kind in METHODS.items() if names is None or name in names}
     found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
     return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
@@ -105,8 +98,7 @@ def arms(asked: Namespace, cores: int) -> Iterator[tuple[str, Arms]]:
 
 
 def _methods(asked, setting):
-    workload = WORKLOADS[asked.like].scaled(asked.scale) if asked.like else _overheads(asked)
-    yield "", _of_algorithms(methods(asked.only, asked.like), workload, setting)
+    yield "", _of_algorithms(methods(asked.only), _overheads(asked), setting)
 
 
 def _augmentations(asked, setting):

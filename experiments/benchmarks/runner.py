@@ -156,22 +156,15 @@ def compile_ours(connection: Connection, workload: Workload, setting: Setting) -
     connection.send(None)
 
 
-def serve_system(
-    connection: Connection, system: str, workload: Workload, setting: Setting, rounds: int, profile: Path | None
-) -> None:
+def serve_system(connection: Connection, system: str, workload: Workload, setting: Setting, rounds: int) -> None:
     """Serves rounds of a system, then reports what is known here of its ``Measurement``.
 
-    Args:
-        rounds: timed rounds after which its loss is compared with that of the other systems.
-        profile: folder for a trace of one more round; for ``fedjax_collapse`` only.
+    ``rounds`` are the timed rounds after which its loss is compared with that of the other systems.
     """
     running = SYSTEMS[system].load()(workload, Task.load(setting.task_file), setting)
     found = report_of(serve(running, rounds, connection), peak_memory_mib(system, setting.device))
     if not math.isfinite(found["loss"]):
         raise FloatingPointError(f"the loss is {found['loss']}")
-    if profile and system == OURS:
-        with jax.profiler.trace(profile):
-            next(running)
     running.close()  # waits for unfinished work
     connection.send(found)
 

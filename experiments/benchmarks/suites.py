@@ -105,7 +105,7 @@ SUITES = {
             *("workload", "system", "timed", _SECONDS, "samples/s", "steps/s", "unpadded", _RATIO, _FIRST, "MiB"),
             *("final loss", "layout"),
         ),
-        ("systems", "figure", "profile", "turns", "variant", "device", "scale", "layout", "repetitions"),
+        ("systems", "figure", "turns", "variant", "device", "scale", "layout", "repetitions"),
         _workloads,
         tuple(WORKLOADS),
         ("mlp100", "cnn100"),
@@ -116,7 +116,7 @@ SUITES = {
         _networks,
         NETWORKS,
     ),
-    "methods": Suite(("method", _SECONDS, "over FedAvg (min-max)"), ("device", "scale", "like"), names=tuple(METHODS)),
+    "methods": Suite(("method", _SECONDS, "over FedAvg (min-max)"), ("device", "scale"), names=tuple(METHODS)),
     "adapters": Suite(("vit", "trained", _SECONDS, "over adapters (min-max)", "layout"), ("device",)),
     "storage": Suite(("storage", _SECONDS, "over host (min-max)"), ("scale",)),
     "growth": Suite(

@@ -155,9 +155,8 @@ class Timing(contextlib.ExitStack):
         if arm.workload not in self._tasks:
             with self._preparation(arm) as worker, wait(worker.name):
                 worker.receive()
-        profile = self.asked.profile and self.asked.profile / case.title
         setting = self._setting(arm)._replace(cores=1 if case.cores else machine.num_cores())
-        arguments = arm.system, arm.workload, setting, arm.rounds, profile
+        arguments = arm.system, arm.workload, setting, arm.rounds
         rounds = -(-arm.rounds // (1 if self.asked.seconds else self.asked.repetitions))
         title, environment = f"{case.title} {arm.name}", self._environment | dict(arm.environment)
         return Lane(title, runner.serve_system, arguments, environment, case.cores[:1], rounds=rounds)

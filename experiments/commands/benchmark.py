@@ -7,7 +7,7 @@
     fedjax-collapse benchmark --only=mlp100,cnn100,table6 --device=gpu --systems=fedjax_collapse,pytorch,pytorch-graph
     fedjax-collapse benchmark --suite=networks --only=resnet18,mobilenet_v2
     fedjax-collapse benchmark --suite=networks --device=gpu --seconds=200 --lowerings=auto,patches,xla
-    fedjax-collapse benchmark --suite=methods --only=ditto --like=fedavg20
+    fedjax-collapse benchmark --suite=methods --only=ditto
     fedjax-collapse benchmark --suite=growth
 
 Every system runs in a separate process and trains the same network from the same weights, on the same cohorts of the

@@ -1,7 +1,6 @@
-"""The systems ``fedjax_collapse`` and ``fedjax_collapse-timed``: rounds of this library's engine."""
+"""The system ``fedjax_collapse``: rounds of this library's engine."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,6 @@ def run(
     workload: Workload,
     task: Task,
     setting: Setting,
-    is_timed: bool = False,
     algorithm: FedAvg | None = None,
     model: Model | None = None,
 ) -> Iterator[Round]:
@@ -38,11 +36,10 @@ def run(
         workload: data, split, training, network and method.
         task: with initial weights for the workload's network.
         setting: devices, and the options of the network.
-        is_timed: with the lowerings that are fastest on the device, whichever it is.
         algorithm: instead of the workload's method and training.
         model: instead of its network, and with own initial weights.
     """
-    prepared, devices, clients_at_once = _prepared(workload, task, setting, is_timed, algorithm, model)
+    prepared, devices, clients_at_once = _prepared(workload, task, setting, algorithm, model)
     training, sizes = prepared[0].algorithm.training, np.array([len(part) for part in task.parts])
     parts = prepared[1].layout.batch_parts
     for record in rounds(*prepared):
@@ -57,19 +54,15 @@ def run(
         )
 
 
-timed = partial(run, is_timed=True)
-
-
 def compile_rounds(workload: Workload, task: Task, setting: Setting) -> None:
     """Compiles the program of ``run`` without running it."""
     prepared, *_ = _prepared(workload, task, setting)
     engine.compile_rounds(prepared[1], *_arguments(*prepared), 1)
 
 
-def _prepared(workload, task, setting, is_timed=False, algorithm=None, model=None):
+def _prepared(workload, task, setting, algorithm=None, model=None):
     options, is_on_gpu = dict(setting.options), setting.device == "gpu"
-    is_timed = is_timed or options.get("lowering", "timed" if is_on_gpu else "auto") == "timed"
-    if is_timed:
+    if is_timed := options.get("lowering", "timed" if is_on_gpu else "auto") == "timed":
         options.pop("lowering", None)
     has_weights, model = model is None, model or workload.model(**options)
     default = default_layout(model, setting.device, setting.cores, workload.clients_at_once)

@@ -1,13 +1,11 @@
-"""Systems of plain PyTorch: ``pytorch``, ``pytorch-threads`` and ``pytorch-dataloader``, clients one after another."""
+"""Systems of plain PyTorch: ``pytorch`` and ``pytorch-threads``, clients one after another."""
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from experiments.benchmarks import Round, Setting, networks
 from experiments.benchmarks.tasks import Data, Task
@@ -26,34 +24,6 @@ def threads(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]
     """The same in as many Python threads as cores or clients, a share of the cohort and of the cores for each."""
     number = min(setting.cores, task.cohorts.shape[1])
     return averaging(workload, task, Steps, number, threads_of_each=setting.cores // number)
-
-
-def dataloader(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """The loop of the papers' released code: a deep copy of the model and a ``DataLoader`` for each client."""
-    torch.set_num_threads(setting.cores)
-    torch.manual_seed(SEED)
-    server, dataset = network(workload, task), TensorDataset(*tensors(task.data))
-    clients = [Subset(dataset, part.tolist()) for part in task.parts]
-    for cohort in itertools.cycle(task.cohorts):
-        trained, counts = zip(*[_train_copy(server, clients[i], workload) for i in cohort], strict=True)
-        states = [network.state_dict() for network in trained]
-        weights = [workload.weight(len(clients[i])) for i in cohort]
-        shares = [weight / sum(weights) for weight in weights]
-        server.load_state_dict({k: sum(w * s[k] for w, s in zip(shares, states, strict=True)) for k in states[0]})
-        yield report(counts, f"{setting.cores} threads")
-
-
-def _train_copy(server, client, workload):
-    network, training, done = copy.deepcopy(server), workload.training, []
-    optimizer = torch.optim.SGD(network.parameters(), training.learning_rate, training.momentum)
-    for _ in range(training.epochs):
-        for inputs, labels in DataLoader(client, training.batch_size, shuffle=True):
-            optimizer.zero_grad()
-            loss = loss_of(workload.task, network(inputs), labels)
-            loss.backward()
-            optimizer.step()
-            done.append((loss.item(), targets(workload.task, labels), len(labels)))
-    return network, summary(done)
 
 
 def place(device: str) -> str:

@@ -26,6 +26,6 @@ def compile_slowly(connection, workload, setting):
     connection.send(None)
 
 
-def serve_auto(connection, system, workload, setting, rounds, profile):
+def serve_auto(connection, system, workload, setting, rounds):
     """Serves rounds of PyTorch; our engine fails."""
     serve_one(connection) if system == "pytorch" else sys.exit(f"{system} is broken")
