@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.benchmarks import OURS, SYSTEMS
-from experiments.benchmarks.environment import available_memory, gpus
+from experiments.benchmarks.environment import available_memory
 from experiments.benchmarks.suites import LOWERINGS, SUITES
 from experiments.benchmarks.workloads import WORKLOADS
+from experiments.machine import gpus
 from experiments.parser import Parser, names_option
 
-FIGURES = (".svg", ".png", ".pdf")
 _DEFAULT_SYSTEMS = {  # by suite and device
     ("workloads", "cpu"): [OURS, "pytorch"],
     ("workloads", "gpu"): [OURS, "pytorch"],
@@ -75,7 +75,6 @@ def command_line(description: str) -> Parser:
     seconds = "compiles first, then times networks one after another for so long in all; reports what was left out"
     add("--seconds", type=at_least(1, "a number of seconds"), help=seconds)
     add("--json", type=writable, metavar="FILE", help="where to write all numbers")
-    add("--figure", type=_figure, metavar="FILE.svg", help="where to draw samples per second")
     return parser
 
 
@@ -164,9 +163,3 @@ def writable(text):
     if not existed:
         path.unlink()
     return path
-
-
-def _figure(text):
-    if Path(text).suffix not in FIGURES:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a file that ends in {', '.join(FIGURES)}")
-    return writable(text)

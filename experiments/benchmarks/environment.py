@@ -1,44 +1,24 @@
 """The machine and the versions with which figures were measured."""
 
-import importlib.metadata
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from experiments.machine import num_cores
+from experiments.machine import gpus, num_cores, versions
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Returns the machine, the precision of matrix products, and versions; None for a package that is not installed."""
-    versions = {package: _version(package) for package in ("jax", "torch", "pfl", "flwr", "ray")}
     cpu = _field("/proc/cpuinfo", "model name") or platform.machine()
     name, products = (cpu, "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
     machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
-    return machine | versions | {"platform": platform.platform()}
-
-
-def gpus() -> list[str]:
-    """Returns the names of the NVIDIA GPUs that the driver reports, without starting JAX."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True)
-    except OSError:
-        return []
-    return asked.stdout.splitlines() if asked.returncode == 0 else []
+    return machine | versions(("jax", "torch", "pfl", "flwr", "ray")) | {"platform": platform.platform()}
 
 
 def available_memory() -> int | None:
     """Returns the bytes of memory that are available to processes; None if the system does not report them."""
     found = _field("/proc/meminfo", "MemAvailable")
     return found and int(found.split()[0]) * 1024
-
-
-def _version(package):
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _field(path, name):

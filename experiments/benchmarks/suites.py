@@ -105,7 +105,7 @@ SUITES = {
             *("workload", "system", "timed", _SECONDS, "samples/s", "steps/s", "unpadded", _RATIO, _FIRST, "MiB"),
             *("final loss", "layout"),
         ),
-        ("systems", "figure", "turns", "variant", "device", "scale", "layout", "repetitions"),
+        ("systems", "turns", "variant", "device", "scale", "layout", "repetitions"),
         _workloads,
         tuple(WORKLOADS),
         ("mlp100", "cnn100"),

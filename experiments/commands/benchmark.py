@@ -1,7 +1,7 @@
 """Throughput of federated learning on this machine, compared with PyTorch loops and other simulators.
 
     fedjax-collapse benchmark --only=mlp100,cnn100 --json=FILE
-    fedjax-collapse benchmark --only=pfl --systems=fedjax_collapse,pytorch,pfl,flower --figure=FILE.svg
+    fedjax-collapse benchmark --only=pfl --systems=fedjax_collapse,pytorch,pfl,flower --json=FILE
     fedjax-collapse benchmark --only=table6 --scale=0.02 --turns
     fedjax-collapse benchmark --systems=fedjax_collapse --variant="float32 JAX_DEFAULT_MATMUL_PRECISION=float32"
     fedjax-collapse benchmark --only=mlp100,cnn100,table6 --device=gpu --systems=fedjax_collapse,pytorch,pytorch-graph
@@ -62,10 +62,6 @@ def main(argv: list[str] | None = None) -> int:
     if asked.json:
         found = {"environment": environment(asked.device), "rows": [row._asdict() for row in rows]}
         asked.json.write_text(json.dumps(found | {"left_out": timing.left_out}, indent=2) + "\n")
-    if asked.figure:
-        from experiments.benchmarks import bars
-
-        bars.draw(rows, asked.figure)
     return 0
 
 

@@ -17,10 +17,7 @@ from experiments.parser import Parser
 from fedjax_collapse.command import PROGRAMS, import_program
 
 SHELLS = ("bash", "zsh", "tcsh")
-_FILES, _FOLDERS = (
-    ("FILE", "FILE.svg"),
-    ("FOLDER", "DIR", "STUDY", "STUDY_FOLDER", "RUN_FOLDER"),
-)  # in the place of a value
+_FOLDERS = ("FOLDER", "RUN_FOLDER")  # in the place of a value
 
 # In bash ``--option=value`` is three words, which shtab's function expects to be two; a config key needs the sign.
 _BASH = """
@@ -67,7 +64,7 @@ def whole() -> argparse.ArgumentParser:
         for action in own._actions:
             if action.metavar in _FOLDERS:
                 action.complete = shtab.DIRECTORY
-            elif action.metavar in _FILES or action.type is Path:
+            elif action.metavar == "FILE" or action.type is Path:
                 action.complete = shtab.FILE
         programs.add_parser(name, parents=[own], add_help=False, help=description)
     return parser

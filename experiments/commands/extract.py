@@ -19,10 +19,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments.machine import versions
 from experiments.parser import Parser, reports_errors
 from experiments.study import launch_options
 from experiments.study.parsing import parse as parse_options
-from experiments.study.provenance import versions
+from experiments.study.provenance import PACKAGES
 from experiments.study.resolving import resolve_one
 from experiments.waiting import Advance, wait
 from fedjax_collapse import FedAvg, engine
@@ -163,5 +164,5 @@ def _provenance(config, seed, federation, variables):
         "data_sha256": federation.hashes()["data"],
         "mean": None if examples.mean is None else examples.mean.tolist(),
         "std": None if examples.std is None else examples.std.tolist(),
-        "packages": versions(),
+        "packages": versions(PACKAGES),
     }

@@ -31,7 +31,6 @@ from fedjax_collapse.nn.network import HEADS
 from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.run.own_tests import Finetuning
 from fedjax_collapse.run.privacy.guarantee import Privacy
-from fedjax_collapse.run.privacy.keys import ACCEPTED, COUNTED, HARMLESS
 from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.values import Option, options
@@ -182,14 +181,6 @@ def as_markdown() -> str:
                 items.append(_filled(f"* as above: {', '.join(map(_assigned, also))}", 2))
             parts.append("\n".join([_filled(f"**`{choice.name}`**: {choice.summary}"), "", *items]).rstrip())
     return "\n\n".join(parts) + "\n"
-
-
-def privacy_of_keys() -> str:
-    """Returns the lists of ``docs/privacy.md``: the rule of each key for a run with privacy."""
-    rejected = [f"| `{path}` | {accepted} |" for path, accepted in ACCEPTED.items()]
-    counted, harmless = (", ".join(f"`{path}`" for path in paths) for paths in (COUNTED, HARMLESS))
-    header = "| rejected | but accepted |\n|---|---|"
-    return "\n".join([header, *rejected, "", _filled(f"counted: {counted}."), "", _filled(f"harmless: {harmless}.")])
 
 
 def _keys():

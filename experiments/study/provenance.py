@@ -6,13 +6,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments.machine import num_cores
+from experiments.machine import num_cores, versions
 from experiments.study import self_test
 from experiments.study.groups import Plan
 from fedjax_collapse.config.folder import PROVENANCE
@@ -21,7 +20,7 @@ from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.results.reading import read_starts
 
-_PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
+PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
 Hashes = Mapping[str, Mapping[str, Mapping[str, str]]]  # of data and partition, by cell and seed
 
@@ -36,7 +35,7 @@ def provenance(hashes: Hashes, plans: Mapping[str, Plan]) -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": num_cores(),
         "devices": [str(device) for device in jax.devices()],
-        "packages": versions(),
+        "packages": versions(PACKAGES),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "self_test": self_test.verdict(),
         "convolutions": {
@@ -64,18 +63,6 @@ def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
     if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
         starts = (*starts, start)
     write_json(workdir / PROVENANCE, {"starts": starts})
-
-
-def versions() -> dict[str, str | None]:
-    """Returns the versions of the packages that numbers depend on."""
-    return {name: _version(name) for name in _PACKAGES}
-
-
-def _version(package):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _git_revision():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.machine import versions
 from experiments.study.failures import (
     RunsFailed,
     expect_kill,
@@ -33,7 +34,7 @@ from experiments.study.processes.lock import locked, one_at_a_time, only_process
 from experiments.study.progress.console import Console
 from experiments.study.progress.eta import hours
 from experiments.study.progress.sinks import Sinks
-from experiments.study.provenance import provenance, record_start, versions
+from experiments.study.provenance import PACKAGES, provenance, record_start
 from experiments.study.resolving import StudySpec
 from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, done_runs, set_aside
 from experiments.study.summaries import finish, overview
@@ -175,7 +176,7 @@ def _cells(runs, done=()):
 def _common_values(study, runs, hashes):
     """Returns the values in which all processes must agree."""
     choice = [run.name for run in runs]
-    return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
+    return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions(PACKAGES)}
 
 
 @processes.in_first_process

@@ -44,7 +44,7 @@ CAN_PIN = machine.can_pin() and machine.num_cores() > 1
 def test_a_report_is_complete_and_systems_do_the_same_work(tmp_path):
     """What the command line prints and writes for a workload, shrunk."""
     folder = tmp_path
-    files = f"--json={folder}/report.json", f"--figure={folder}/report.svg"
+    files = [f"--json={folder}/report.json"]
     command = ["-m", "fedjax_collapse.command", "benchmark", "--only=mlp100", "--scale=0.02", "--rounds=5", *files]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -72,7 +72,6 @@ def test_a_report_is_complete_and_systems_do_the_same_work(tmp_path):
         }
         assert all(isinstance(value, float) and math.isfinite(value) and value > 0 for value in row.values())
         assert row["padding_efficiency"] <= 1
-    assert "</svg>" in (folder / "report.svg").read_text()
     if HAS_TORCH:  # both systems do the same work
         ours, other = rows
         for rate in ("samples_per_second", "client_steps_per_second"):
