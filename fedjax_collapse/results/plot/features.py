@@ -18,13 +18,10 @@ from fedjax_collapse.results.study import Results, Run
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CLIENTS = 10  # the most clients whose features t-SNE shows
-VIEW = np.radians([25, 35])  # of the sphere: elevation and azimuth
-_POINTS = -1  # z-order: below lines
-_LINES = np.linspace(0, 2 * np.pi, 49)
+_SPHERE = {"projection": "3d", "proj_type": "ortho", "elev": 25, "azim": 35, "computed_zorder": False}
 _DECIMALS = 2  # of places
 _KINDS = {"features": "3f", "labels": "2iu", "clients": "2iu", "local_features": "4f"}
 _STAGES = ("after training", "after averaging")
@@ -114,15 +111,27 @@ def _points(group: str, points_of: Callable) -> Callable:
     return select
 
 
-def _draw_points(study: Results, selection: "pd.DataFrame", draw: Callable) -> "Figure":
-    """Draws a panel for each arm; groups have the same look in all of them."""
+def _draw_points(study: Results, selection: "pd.DataFrame") -> "Figure":
+    """Draws a panel for each arm, of points in the plane or on the sphere; groups have the same look in all of them."""
+    import matplotlib
+
+    is_on_sphere, area = "z" in selection, (0.3 * matplotlib.rcParams["font.size"]) ** 2
     group, parts = selection.columns[1], by_arm(selection)
     groups = np.unique(selection[group]).tolist()
     looks = {of: _look(i, len(groups)) for i, of in enumerate(groups)}
-    figure, panels = drawing.panels_of([*parts], height=2.8)
+    figure, panels = drawing.panels_of([*parts], height=2.8, subplot_kw=_SPHERE if is_on_sphere else {})
     for axes, part in zip(panels, parts.values(), strict=True):
-        strip(axes)
-        draw(axes, {of: points.iloc[:, 2:].to_numpy(float) for of, points in part.groupby(group)}, looks)
+        axes.set_axis_off()
+        axes.set_rasterization_zorder(0)  # all points become one image
+        if is_on_sphere:
+            up, around = np.radians(np.mgrid[-90:91:10, 0:361:10])
+            lines = np.cos(up) * np.cos(around), np.cos(up) * np.sin(around), np.sin(up)
+            axes.plot_wireframe(*lines, rcount=7, ccount=13, color=drawing.GRID, linewidth=0.7)
+            axes.set_box_aspect((1, 1, 1), zoom=1.8)
+        else:
+            axes.set_aspect("equal", adjustable="datalim")
+        for of, points in part.groupby(group):
+            axes.scatter(*points.iloc[:, 2:].to_numpy(float).T, s=area, linewidth=0, zorder=-1, **looks[of])
     if len(groups) <= len(COLOURS):
         names = class_names(next((run.partition for run in study.runs if run.partition), {}))
         names = dict(enumerate(names)) if group == "class" else {}
@@ -141,60 +150,6 @@ def _look(index: int, count: int) -> dict[str, Any]:
     return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
 
 
-def _draw_plane(axes: "Axes", points: Mapping[int, np.ndarray], looks: Mapping[int, Any]) -> None:
-    for group in sorted(points):
-        axes.scatter(*points[group].T, s=_area(), linewidth=0, zorder=_POINTS, **looks[group])
-    axes.margins(0.05)
-    axes.set_aspect("equal", adjustable="datalim")
-
-
-def strip(axes: "Axes") -> None:
-    """Removes all but what is drawn; the points of ``draw_sphere`` become one image."""
-    axes.patch.set_visible(False)
-    axes.set_rasterization_zorder(0)
-    axes.set(xticks=[], yticks=[])
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-
-
-def draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks: Mapping[int, Any]) -> None:
-    """Draws the sphere in orthographic projection, with circles of latitude and longitude in front."""
-    from matplotlib.patches import Circle
-
-    axes.add_patch(Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8))
-    up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
-    for circle in [*(point(latitude, _LINES) for latitude in up), *(point(_LINES, longitude) for longitude in right)]:
-        x, y, depth = _seen(circle)
-        axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
-    for group in sorted(points):
-        x, y, depth = _seen(points[group])
-        for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
-            axes.scatter(x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, zorder=_POINTS, **looks[group])
-    axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
-
-
-def _area():
-    """Returns the area of a point in square points: a circle of a third of the height of a letter."""
-    import matplotlib
-
-    return (0.3 * matplotlib.rcParams["font.size"]) ** 2
-
-
-def point(latitude: float | np.ndarray, longitude: float | np.ndarray) -> np.ndarray:
-    """Returns the points [..., 3] of the unit sphere, from radians."""
-    latitude, longitude = np.broadcast_arrays(latitude, longitude)
-    up = np.sin(latitude)
-    return np.stack([np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), up], axis=-1)
-
-
-def _seen(places):
-    """Projects points to right, up and towards the viewer."""
-    above, around = VIEW
-    x, y, z = np.moveaxis(places, -1, 0)
-    right, forward = -np.sin(around) * x + np.cos(around) * y, np.cos(around) * x + np.sin(around) * y
-    return right, np.cos(above) * z - np.sin(above) * forward, np.cos(above) * forward + np.sin(above) * z
-
-
 @draws(_points("class", lambda features, labels, _: (project(features), labels)))
 def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
     """Test-set features of the server model at the last round that saved them, first seed, on the unit sphere.
@@ -202,7 +157,7 @@ def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
     Minus their mean, along their three principal axes and scaled to length 1; pale points are on the far side. Features
     that use many dimensions spread over the sphere, collapsed ones lie on a circle or at a few places.
     """
-    return _draw_points(study, selection, draw_sphere)
+    return _draw_points(study, selection)
 
 
 @draws(_points("class", lambda features, labels, _: (embed(features), labels)))
@@ -211,7 +166,7 @@ def tsne_classes(study: Results, selection: "pd.DataFrame") -> "Figure":
 
     Perplexity 30, from the principal components; distances between far groups mean nothing.
     """
-    return _draw_points(study, selection, _draw_plane)
+    return _draw_points(study, selection)
 
 
 @draws(_points("client", _of_one_class))
@@ -221,7 +176,7 @@ def tsne_clients(study: Results, selection: "pd.DataFrame") -> "Figure":
     Of the second class, or the first that there is, under the models of up to ten watched clients of the last round
     that saved them, first seed: clients apart from each other have learned different features of the class.
     """
-    return _draw_points(study, selection, _draw_plane)
+    return _draw_points(study, selection)
 
 
 def _layers(quantity: str) -> Callable:
@@ -292,13 +247,13 @@ def _singular_values(study: Results) -> "pd.DataFrame":
     The rounds are common to all runs. Values that are not finite, and of another number than in the arm's first run,
     are left out.
     """
-    runs: list[tuple[str, dict[int, np.ndarray]]] = []
+    runs, width = [], {}
     for run in study.runs:
         if saved := saved_by(run, "singular_values", singular_values="2f"):
-            values = dict(zip(saved["round"].tolist(), saved["singular_values"], strict=True))
-            runs.append((run.arm, {r: of for r, of in values.items() if np.isfinite(of).all()}))
-    width = {arm: len(next(iter(of.values()))) for arm, of in reversed(runs) if of}
-    runs = [(arm, of) for arm, of in runs if of and len(next(iter(of.values()))) == width[arm]]
+            values = saved["singular_values"]
+            found = {r: of for r, of in zip(saved["round"].tolist(), values, strict=True) if np.isfinite(of).all()}
+            if found and width.setdefault(run.arm, values.shape[1]) == values.shape[1]:
+                runs.append((run.arm, found))
     rounds = sorted(set.intersection(*(set(of) for _, of in runs))) if runs else []
     places = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS).round().astype(int)) if rounds else ()
     parts = [
