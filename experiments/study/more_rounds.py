@@ -1,7 +1,6 @@
 """A study that is continued with more rounds than it had, to the same bits as one that had them from its start."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from experiments.study.processes.claim import config_in
 from experiments.study.processes.lock import one_at_a_time
@@ -30,7 +29,8 @@ def check_more_rounds(study: StudySpec) -> None:
     """Raises UserError for a cell if the folder's rounds differ from the first rounds of a run with the new number."""
     known = config_in(study.folder)
     for cell in study.cells if known else ():
-        before, now = _rounds_in(known, cell), cell.values["rounds"]
+        now = cell.values["rounds"]
+        before = settings_of(known).get(cell.setting, {}).get("rounds", known.get("rounds", now))
         done = {run.last_round for run in _runs_of(study, cell)}
         if before < now and any(done) and (reason := _obstacle(cell.values, before, is_over=before in done)):
             raise UserError(
@@ -52,12 +52,6 @@ def _runs_of(study: StudySpec, cell: Cell) -> Iterator[RunSpec]:
     """Yields the runs of all seeds, chosen or not."""
     for seed in study.seeds:
         yield RunSpec(cell, seed, run_folder(study.folder, (cell.name, seed)))
-
-
-def _rounds_in(config: dict[str, Any], cell: Cell) -> int:
-    """Returns the rounds of a cell by the config of a folder."""
-    of_setting = settings_of(config).get(cell.setting, {})
-    return of_setting.get("rounds", config.get("rounds", cell.values["rounds"]))
 
 
 def _obstacle(values, before, is_over):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import jax
@@ -17,7 +17,7 @@ from fedjax_collapse.config.folder import LOCK, REPLACED, TOGETHER, is_finished,
 from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.reading import layouts_of, read_starts
-from fedjax_collapse.results.up_to_date import read_made_from
+from fedjax_collapse.results.up_to_date import is_unchanged, made_from
 from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.resumption import rounds_kept
 from fedjax_collapse.run.runs import description
@@ -36,8 +36,9 @@ def check_resume(choice: str, study: StudySpec) -> None:
     check_more_rounds(study)
     missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:
+        more = f" and {len(missing) - 3} more" * (len(missing) > 3)
         raise UserError(
-            f"--resume=must: {study.folder} has nothing of {_listed(missing)} to resume from; "
+            f"--resume=must: {study.folder} has nothing of {', '.join(map(str, missing[:3]))}{more} to resume from; "
             "give the folder of a study that was started, or --resume=auto"
         )
 
@@ -50,9 +51,9 @@ def done_runs(study: StudySpec) -> list[int]:
     finished, if there are several settings; and all runs with which they were batched are finished, which would
     otherwise resume together with them.
     """
-    made_from = read_made_from(study.folder)
+    stamps = made_from(study.folder)
     finished = {run.name: run.folder for run in study.runs if is_done(run)}
-    done = {name for name, folder in finished.items() if made_from.is_unchanged(study.folder, folder)}
+    done = {name for name, folder in finished.items() if is_unchanged(stamps, study.folder, folder)}
     settings = by_setting(study.runs)
     for runs in settings.values() if len(settings) > 1 else ():
         done.update(run.name for run in runs if finished.keys() >= {run.name for run in runs})
@@ -116,7 +117,7 @@ def changed_layouts(study: StudySpec) -> list[str]:
     """
     starts = read_starts(study.folder)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
-    resumed = {run.cell.name for run in study.runs if _is_resumed(run.folder)}
+    resumed = {run.cell.name for run in study.runs if rounds_kept(run.folder) != (0,) and not is_finished(run.folder)}
     flags = [start.get("xla_flags", "") for start in starts]
     sentences = [
         f"{cell}: resumed with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from here on"
@@ -128,13 +129,3 @@ def changed_layouts(study: StudySpec) -> list[str]:
             f"resumed with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from here on"
         )
     return sentences
-
-
-def _is_resumed(folder):
-    return rounds_kept(folder) != (0,) and not is_finished(folder)
-
-
-def _listed(runs: Sequence[RunSpec]) -> str:
-    """Lists at most three of the runs."""
-    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-    return ", ".join(map(str, runs[:3])) + more

@@ -20,7 +20,7 @@ from fedjax_collapse.results.reading import read_run_summary
 from fedjax_collapse.results.study import NothingEvaluated, load
 from fedjax_collapse.results.summaries import summarize_seeds
 from fedjax_collapse.results.tables import state_notes
-from fedjax_collapse.results.up_to_date import read_made_from, record_made_from, stamps
+from fedjax_collapse.results.up_to_date import is_current, record_made_from, stamps
 from fedjax_collapse.schema.user_code import one_line
 
 
@@ -38,7 +38,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         console.print_table(study)
         for note in filter(None, (verdict(study), *state_notes(study))):
             console.note(note)
-        if read_made_from(workdir).is_current(now):
+        if is_current(workdir, now):
             console.note(f"report: {workdir / REPORT} (up to date)")
             return []
         with console.wait("drawing the figures"):

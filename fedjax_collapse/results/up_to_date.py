@@ -5,7 +5,7 @@ import hashlib
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fedjax_collapse
 from fedjax_collapse.config.folder import CHECKPOINTS, EXPORT, LOCK, MADE_FROM, NUMBERS, REPLACED, REPORT, START_LOCK
@@ -15,25 +15,9 @@ from fedjax_collapse.core.rows import write_json
 _LEFT_OUT = {CHECKPOINTS, EXPORT, LOCK, START_LOCK, REPLACED, MADE_FROM}  # names of files and folders
 _SOURCES = (".py", ".css", ".js", ".jinja")
 _PACKAGES = ("matplotlib", "numpy", "pandas", "jinja2")  # the text of a report depends on them
+_CODE = ""  # the key of the code
 
-Stamps = dict[str, list[int]]  # size and time of the last change in nanoseconds, by the file's path in the study
-
-
-class MadeFrom(NamedTuple):
-    """The code and the files that a report was made from; empty if unknown."""
-
-    code: str
-    stamps: Stamps
-
-    def is_unchanged(self, study: Path, run: Path) -> bool:
-        """Returns whether the files of a run are unchanged since the report was written."""
-        inside = f"{run.relative_to(study).as_posix()}/"
-        of_run = {path: stamp for path, stamp in self.stamps.items() if path.startswith(inside)}
-        return bool(of_run) and of_run == {f"{inside}{path}": stamp for path, stamp in stamps(run).items()}
-
-    def is_current(self, now: Stamps) -> bool:
-        """Returns whether the report, and all from which it was made, is unchanged."""
-        return self.code == code() and self.stamps == now and REPORT in now
+Stamps = dict[str, Any]  # size and time of the last change in nanoseconds, by the file's path in the study
 
 
 def stamps(folder: Path) -> Stamps:
@@ -53,22 +37,30 @@ def code() -> str:
     return hashed.hexdigest()
 
 
-def read_made_from(study: Path) -> MadeFrom:
-    """Returns the record in the study's folder; empty if it is missing or unreadable."""
+def made_from(study: Path) -> Stamps:
+    """Returns the stamps that the report was made from, with the code; empty if they are missing or unreadable."""
     try:
-        record: Any = json.loads(files.read(study / NUMBERS / MADE_FROM))
-        return MadeFrom(str(record["code"]), dict(record["stamps"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return MadeFrom("", {})
+        return dict(json.loads(files.read(study / NUMBERS / MADE_FROM)))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def is_unchanged(made_from: Stamps, study: Path, run: Path) -> bool:
+    """Returns whether the files of a run are unchanged since the report was made from these stamps."""
+    inside = f"{run.relative_to(study).as_posix()}/"
+    of_run = {path: stamp for path, stamp in made_from.items() if path.startswith(inside)}
+    return bool(of_run) and of_run == {f"{inside}{path}": stamp for path, stamp in stamps(run).items()}
+
+
+def is_current(study: Path, now: Stamps) -> bool:
+    """Returns whether the report, and all from which it was made, is unchanged."""
+    return REPORT in now and made_from(study) == now | {_CODE: code()}
 
 
 def record_made_from(study: Path, before: Stamps) -> None:
     """Records that the report was made from the files with the stamps ``before``, and the stamps of its own files."""
-    written = {path: stamp for path, stamp in stamps(study).items() if _is_of_report(path)}
-    of_study = {path: stamp for path, stamp in before.items() if not _is_of_report(path)}
+    of_report = (REPORT, f"{NUMBERS}/")
+    written = {path: stamp for path, stamp in stamps(study).items() if path.startswith(of_report)}
+    of_study = {path: stamp for path, stamp in before.items() if not path.startswith(of_report)}
     (study / NUMBERS).mkdir(exist_ok=True)
-    write_json(study / NUMBERS / MADE_FROM, MadeFrom(code(), of_study | written)._asdict())
-
-
-def _is_of_report(path: str) -> bool:
-    return path == REPORT or path.startswith(f"{NUMBERS}/")
+    write_json(study / NUMBERS / MADE_FROM, of_study | written | {_CODE: code()})
