@@ -10,7 +10,7 @@ from fedjax_collapse.results import tables
 from fedjax_collapse.results.comparing import dead_notes, recommendations
 from fedjax_collapse.results.metrics import ACCURACY, Metric
 from fedjax_collapse.results.paper import paper_of
-from fedjax_collapse.results.plot.contents import OVERVIEW, PLOTS, shown
+from fedjax_collapse.results.plot.contents import figures_of
 from fedjax_collapse.results.plot.drawing import for_column, save_figure
 from fedjax_collapse.results.study import Results
 from fedjax_collapse.results.tables import Table, final_table
@@ -94,15 +94,11 @@ def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Pat
     study = study.finished()
     if not study.runs:
         return []
-    settings, some = study.settings, shown(study)
-    drawn = [(folder, plot, study, some) for plot in OVERVIEW] if len(settings) > 1 else []
-    for setting in settings:
-        place = folder / os.fsdecode(setting.encode())  # names on the disk are UTF-8
-        drawn += [(place, plot, study.of_setting(setting), some.of_setting(setting)) for plot in PLOTS]
     paths = []
     with for_column():
-        for place, plot, every, part in drawn:
-            if (figure := plot.draw(every if plot.of_all_arms else part)) is not None:
+        for setting, plot, part in figures_of(study):
+            if (figure := plot.draw(part)) is not None:
+                place = folder / os.fsdecode((setting or "").encode())  # names on the disk are UTF-8
                 place.mkdir(parents=True, exist_ok=True)
                 paths += [save_figure(figure, place / f"{plot.name}.{kind}", dpi=300) for kind in kinds]
     return paths
@@ -114,9 +110,7 @@ def _together(frames: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
 
     if len(frames) == 1:
         return next(iter(frames.values()))
-    for name, frame in frames.items():
-        frame.insert(0, "Study", name)
-    frame = pd.concat(frames.values(), ignore_index=True)
+    frame = pd.concat(frames, names=["Study"]).reset_index("Study")
     labels = [name for name in _LABELS if name in frame]
     return frame[[*labels, *frame.columns.drop(labels)]]
 

@@ -135,7 +135,7 @@ def small_study(path: Path, seeds=2) -> Path:
 
 def test_files_of_other_content_are_tabulated_or_refused(tmp_path, monkeypatch):
     """Whatever is changed in them: every value of JSON, every array."""
-    monkeypatch.setattr(page, "plots_of", lambda *_, **options: ())
+    monkeypatch.setattr(page, "figures_of", lambda *_: ())
 
     def tables(folder):
         study = load(folder).with_unfinished()
@@ -149,10 +149,10 @@ def test_files_of_other_content_are_tabulated_or_refused(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "clients.npz", "spectra.npz", "partition.npz"])
 def test_files_of_other_content_are_drawn_or_refused(tmp_path, monkeypatch, name):
-    def plots_of(*arguments, **options):
-        return [of for of in contents.plots_of(*arguments, **options) if of.draw in OF_FILE.get(name, (of.draw,))]
+    def figures_of(*arguments):
+        return [of for of in contents.figures_of(*arguments) if of[1].draw in OF_FILE.get(name, (of[1].draw,))]
 
-    monkeypatch.setattr(page, "plots_of", plots_of)
+    monkeypatch.setattr(page, "figures_of", figures_of)
     study = small_study(tmp_path / "s", seeds=1)
     fuzz(study, [name if name == "config.json" else f"only/seed0/{name}"], write_report, DRAWN)
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.comparing import dead_notes, recommendations, verdict
 from fedjax_collapse.results.metrics import Metric
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.contents import OVERVIEW, Plot, arms_note, plots_of, shown
+from fedjax_collapse.results.plot.contents import Plot, arms_note, figures_of
 from fedjax_collapse.results.reading import layouts_of
 from fedjax_collapse.results.study import Results, load, name_of
 from fedjax_collapse.results.tables import Table, difference_tables, final_table, pivots
@@ -76,31 +76,34 @@ def write_report(study: Results | Path | str, columns: Sequence[Metric] = (), ab
 
 def render(study: Results, columns: Sequence[Metric] = (), absolute: bool = False) -> dict[str, str]:
     """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
-    settings, some = study.settings, shown(study)
-    sections = [_section(study, some, setting, columns, absolute) for setting in settings]
-    overview = _drawn(plots_of(study, OVERVIEW), study, some, "all-", NUMBERS) if len(settings) > 1 else []
-    figures = [*overview, *(figure for section in sections for figure in section["figures"])]
+    figures: dict[str | None, list[Figure]] = {setting: [] for setting in (None, *study.settings)}
+    for setting, plot, part in figures_of(study, absolute):
+        figure = _draw(plot, part, study, setting)
+        figures[setting] += [figure] * bool(figure.svg or not plot.optional)
+    note = "{}: starts have trained it with {}: rounding may differ between them."
+    layouts = [note.format(arm, "; ".join(of)) for arm, of in layouts_of(study.starts).items() if len(of) > 1]
     page = _template().render(
         title=study.config.get("title") or f"Study {name_of(study.path.resolve())}",
         description=description(study),
         demonstration=", ".join(demonstrations(study)),
-        notes=[*missing_results(study), *_several_layouts(study.starts), *(n for run in study.runs for n in run.notes)],
+        notes=[*missing_results(study), *layouts, *(n for run in study.runs for n in run.notes)],
         pivots=pivots(study, columns),
         dead=dead_notes(study),
         arms_note=arms_note(study),
-        overview=overview,
-        sections=sections,
+        overview=figures[None],
+        sections=[_section(study.of_setting(name), columns, figures[name]) for name in study.settings],
         settings=_as_text(study.config),
         environment=_environment(study.starts),
         script=_SCRIPT,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
     )
-    return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: drawing.defined_once(page)}
+    drawn = {figure.file: figure.csv for of_setting in figures.values() for figure in of_setting if figure.csv}
+    return drawn | {REPORT: drawing.defined_once(page)}
 
 
 def demonstrations(study: Results) -> list[str]:
     """Returns the sources of the study's data if all of them are demonstrations."""
-    names = [_name(_at(study.of_setting(setting).config, "data", "source")) for setting in study.settings]
+    names = [_name(study.of_setting(setting).config, "data.source") for setting in study.settings]
     return list(dict.fromkeys(names)) if all(name.startswith(DEMONSTRATIONS) for name in names) else []
 
 
@@ -112,14 +115,14 @@ def description(study: Results) -> str:
     if study.has_settings:
         return f"{parts[0]} in {_count(study.settings, 'setting')} ({', '.join(study.settings)}) {with_seeds}."
     parts += [f"for {study.rounds} round{'s' * (study.rounds != 1)}", with_seeds]
-    if data := _name(_at(config, "data", "source")):
+    if data := _name(config, "data.source"):
         parts.append(f"on the data set {data}")
     if isinstance(clients := config.get("clients"), int):
         parts.append(f"divided over {clients} client{'s' * (clients != 1)}")
-    if name := _name(config.get("partition")):
-        alpha = _at(config, "partition", "alpha")
+    if name := _name(config, "partition"):
+        alpha = flatten(config).get("partition.alpha")
         parts.append(f"by the partition {name}" + (f" (alpha {alpha})" if alpha is not None else ""))
-    if network := _name(config.get("network")):
+    if network := _name(config, "network"):
         parts.append(f"with the network {network}")
     others = []
     for name, arm in study.arms_in.get(study.setting or "", {}).items():
@@ -145,12 +148,6 @@ def missing_results(study: Results) -> list[str]:
         if (done := len(study.of_arm(arm))) < num_seeds:
             notes.append(f"{arm}: results of {done} of {num_seeds} seeds.")
     return notes
-
-
-def _several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns sentences about arms that different starts have trained in different layouts."""
-    note = "{}: starts have trained it with {}: rounding may differ between them."
-    return [note.format(arm, "; ".join(of_arm)) for arm, of_arm in layouts_of(starts).items() if len(of_arm) > 1]
 
 
 def _environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -185,47 +182,36 @@ def _template() -> Any:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Results, some: Results, setting: str, columns: Sequence[Metric], absolute: bool) -> dict[str, Any]:
+def _section(part: Results, columns: Sequence[Metric], figures: Sequence[Figure]) -> dict[str, Any]:
     """Returns the results of a setting for the page; without a heading if the study has no settings."""
-    part, prefix = study.of_setting(setting), f"setting{study.settings.index(setting)}-" if setting else ""
     colours = {arm: drawing.themed(colour) for arm, colour in drawing.colours_of(part).items()}
-    folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
     return {
-        "heading": setting,
+        "heading": part.setting,
+        "figures": figures,
         "description": description(part),
         "finding": verdict(part),
         "recommendations": recommendations(part, columns=columns),
         "colours": dict.fromkeys((cell.arm for cell in part.cells), "#999999") | colours,
         "tables": [final_table(part, columns), *difference_tables(part, columns=columns)],
-        "figures": _drawn(plots_of(part, absolute=absolute), part, some.of_setting(setting), prefix, folder),
     }
 
 
-def _drawn(plots: Iterable[Plot], study: Results, some: Results, prefix: str, folder: str) -> list[Figure]:
-    """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
-    drawn = (_draw(plot, study if plot.of_all_arms else some, prefix + plot.name, folder) for plot in plots)
-    return [figure for figure in drawn if figure.svg or not figure.plot.optional]
-
-
-def _draw(plot: Plot, study: Results, id: str, folder: str) -> Figure:
-    table, selection = plot.table and plot.table(study), plot.draw.select(study)
-    if (figure := plot.draw(study, selection)) is None:
+def _draw(plot: Plot, part: Results, study: Results, setting: str | None) -> Figure:
+    """Returns the figure of a part of a study: of all settings, if ``setting`` is None."""
+    prefix = "all-" if setting is None else f"setting{study.settings.index(setting)}-" if setting else ""
+    table, selection, id = plot.table and plot.table(part), plot.draw.select(part), prefix + plot.name
+    if (figure := plot.draw(part, selection)) is None:
         return Figure(id, plot, "", "", "", table)
     csv = csv_text(selection, "%.5g") if selection.size <= _MOST else ""
-    return Figure(id, plot, drawing.svg(figure, plot.title), csv, os.path.join(folder, f"{plot.name}.csv"), table)
+    file = os.path.join(NUMBERS, os.fsdecode((setting or "").encode()), f"{plot.name}.csv")  # UTF-8 on the disk
+    return Figure(id, plot, drawing.svg(figure, plot.title), csv, file, table)
 
 
-def _at(record: Any, *names: str) -> Any:
-    """Returns the value at a path in nested mappings, or None."""
-    for name in names:
-        record = record.get(name) if isinstance(record, Mapping) else None
-    return record
-
-
-def _name(value: Any) -> str:
+def _name(config: Mapping[str, Any], key: str) -> str:
     """Returns the name of a part of the config, a string or a mapping with a ``name``; empty if there is none."""
-    value = value.get("name") if isinstance(value, Mapping) else value
-    return value if isinstance(value, str) else ""
+    values = flatten(config)
+    found = values.get(key, values.get(f"{key}.name"))
+    return found if isinstance(found, str) else ""
 
 
 def _count(things: Sequence[Any], noun: str) -> str:

@@ -1,7 +1,7 @@
 """The figures of a report in their order, and the arms that they show."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedjax_collapse.results.metrics import ACCURACY
@@ -90,10 +90,17 @@ OVERVIEW = (  # of all settings
 )
 
 
-def plots_of(study: Results, plots: Sequence[Plot] = PLOTS, absolute: bool = False) -> list[Plot]:
-    """Returns the plots with one of accuracy and score of the task, the one by which the study is compared.
+def figures_of(study: Results, absolute: bool | None = None) -> Iterator[tuple[str | None, Plot, Results]]:
+    """Yields the figures of a study with settings, then those of each setting.
 
-    Likewise with one kind of spectra, normalised or ``absolute``.
+    Each is the setting, None for all of them, the plot, and the results that it shows. Of accuracy and score of the
+    task there is the one by which the study is compared, of spectra the normalised or ``absolute`` ones; None is both.
     """
-    absent = "score" if study.score == ACCURACY else "accuracy", "spectra" if absolute else "absolute-spectra"
-    return [plot for plot in plots if plot.name not in absent]
+    some, settings = shown(study), study.settings
+    for setting in [*[None] * (len(settings) > 1), *settings]:
+        every, few = (of if setting is None else of.of_setting(setting) for of in (study, some))
+        absent = ["score" if every.score == ACCURACY else "accuracy"]
+        absent += [] if absolute is None else ["spectra" if absolute else "absolute-spectra"]
+        for plot in OVERVIEW if setting is None else PLOTS:
+            if plot.name not in absent:
+                yield setting, plot, every if plot.of_all_arms else few
