@@ -259,11 +259,8 @@ class Results:
     @property
     def unfinished(self) -> list[tuple[Run, str]]:
         """The unfinished runs with their progress."""
-        return [(run, self.progress_of(run)) for run in self.runs if not run.is_finished]
-
-    def progress_of(self, run: Run) -> str:
-        """Describes the progress of a run."""
-        return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
+        left = [run for run in self.runs if not run.is_finished]
+        return [(run, f"round {run.last_round} of {self.of_setting(run.setting).rounds}") for run in left]
 
     def finished(self) -> "Results":
         """Returns the results of finished runs."""

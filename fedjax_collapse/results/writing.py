@@ -17,7 +17,6 @@ _LATEX = {
     **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"},
     **{"±": "$\\pm$", "≈": "$\\approx$", "≠": "$\\neq$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # also _, but not within a word
 
 
@@ -75,13 +74,13 @@ def _safe(cell):
 
 def in_markdown(text: str) -> str:
     """Escapes HTML and markup, and makes it one line."""
-    escaped = _MARKDOWN.sub(r"\\\g<0>", "".join(_HTML.get(character, character) for character in in_one_line(text)))
+    escaped = _MARKDOWN.sub(r"\\\g<0>", html.escape(in_one_line(text), quote=False))
     return f"**{escaped}**" if isinstance(text, Bold) else f"<u>{escaped}</u>" if isinstance(text, Alike) else escaped
 
 
 def in_latex(text: str) -> str:
     """Escapes commands, and makes it one line."""
-    escaped = "".join(_LATEX.get(character, character) for character in in_one_line(text))
+    escaped = in_one_line(text).translate(str.maketrans(_LATEX))
     return f"{text.latex}{{{escaped}}}" if isinstance(text, (Bold, Alike)) else escaped
 
 

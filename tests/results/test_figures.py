@@ -8,6 +8,7 @@ import pytest
 from study_files import configure, rewrite, write_arms, write_cells, write_run
 
 from fedjax_collapse import Federation
+from fedjax_collapse.config.cells import Arm
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.results import load, plot
@@ -51,11 +52,11 @@ def study(tmp_path_factory):
 
 def test_ten_arms_are_told_apart_by_anyone():
     """By colours, and by their markers without any."""
-    colours = {arm: drawing.arm_colour(TEN, arm) for arm in TEN}
+    colours = drawing.colours_for({arm: Arm({}, arm, {}) for arm in TEN})
     looks = [drawing.arm_line(colours, arm, 8) for arm in TEN]
     assert len({look["marker"] for look in looks}) == len({look["color"] for look in looks}) == 10
     many = [f"arm {i}" for i in range(24)]
-    colours = {arm: drawing.arm_colour(many, arm) for arm in many}
+    colours = drawing.colours_for({arm: Arm({}, arm, {}) for arm in many})
     assert len({(look["color"], look["marker"]) for look in (drawing.arm_line(colours, arm, 8) for arm in many)}) == 24
 
 

@@ -187,11 +187,6 @@ def panels_of(
     return figure, panels
 
 
-def arm_colour(arms: Sequence[str], arm: str) -> str:
-    """Returns the arm's categorical colour."""
-    return COLOURS[arms.index(arm) % len(COLOURS)]
-
-
 def colours_of(study: Results) -> dict[str, str]:
     """Returns the colour of each arm that has results, the same in every figure and table, in the order of legends.
 
@@ -221,7 +216,7 @@ def colours_for(arms: Mapping[str, Arm]) -> dict[str, str]:
         colours |= zip(group, map(to_hex, scale(np.linspace(_FROM, _TO, len(group)))), strict=True)
         group_of |= dict.fromkeys(group, group)
     others = [name for name in arms if name not in colours]
-    colours |= {name: arm_colour(others, name) for name in others}
+    colours |= {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(others)}
     return {name: colours[name] for arm in arms for name in group_of.get(arm, [arm])}
 
 
@@ -266,16 +261,12 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], abov
     size = matplotlib.rcParams["font.size"]
     width = 125 / size * figure.get_figwidth()  # characters that fit, roughly
     lengths = [len(text) + 7 for text in labels]
-    columns = next(n for n in range(len(labels), 0, -1) if n == 1 or _width(lengths, n) <= width)
+    parts = {n: np.array_split(lengths, n) for n in range(len(labels), 0, -1)}  # as matplotlib divides the entries
+    columns = next(n for n, of in parts.items() if n == 1 or sum(map(max, of)) <= width)
     rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
     place = f"outside {'upper' if above else 'lower'} center"
     figure.legend(handles, labels, loc=place, ncols=columns)
-
-
-def _width(lengths, columns):
-    """The characters of a legend's line, whose columns are as matplotlib divides the entries."""
-    return sum(max(part) for part in np.array_split(lengths, columns))
 
 
 def arm_legend(
