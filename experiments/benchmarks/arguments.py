@@ -1,14 +1,12 @@
 """The command line of ``fedjax-collapse benchmark``: its options, checked, with one-line messages."""
 
 import argparse
-import math
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from experiments.benchmarks import OURS, SYSTEMS
-from experiments.benchmarks.environment import available_memory
 from experiments.benchmarks.suites import LOWERINGS, SUITES
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.machine import gpus
@@ -44,8 +42,6 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
         parser.error("--variant: two have the same name; choose different names")
     asked.systems = asked.systems or _DEFAULT_SYSTEMS.get((asked.suite, asked.device), [OURS])
     _check_systems(parser, asked)
-    if asked.suite == "workloads":
-        _check_memory(parser, asked)
     return asked
 
 
@@ -89,14 +85,6 @@ def _check_systems(parser, asked):
     having = [name for name, system in SYSTEMS.items() if system.has_methods]
     if needing and (without := [name for name in asked.systems if name not in having]):
         parser.error(f"{needing[0]}: {', '.join(without)} only average; expected --systems of {', '.join(having)}")
-
-
-def _check_memory(parser, asked):
-    available = available_memory() or math.inf
-    for name in asked.only:
-        if (needed := WORKLOADS[name].scaled(asked.scale).bytes_needed) > available:
-            has = f"{needed / 1e9:.2g} GB of memory and {available / 1e9:.2g} GB are available"
-            parser.error(f"{name}: its data need {has}; make it smaller with --scale")
 
 
 def words(text: str) -> list[str]:

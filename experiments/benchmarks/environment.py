@@ -15,12 +15,6 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     return machine | versions(("jax", "torch", "pfl", "flwr", "ray")) | {"platform": platform.platform()}
 
 
-def available_memory() -> int | None:
-    """Returns the bytes of memory that are available to processes; None if the system does not report them."""
-    found = _field("/proc/meminfo", "MemAvailable")
-    return found and int(found.split()[0]) * 1024
-
-
 def _field(path, name):
     """Returns the first value of this name in a file of ``name: value``; None if there is none."""
     lines = Path(path).read_text().splitlines() if Path(path).exists() else []

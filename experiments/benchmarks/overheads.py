@@ -15,6 +15,7 @@ cancel: a ratio is that of adjacent rounds.
 """
 
 import dataclasses
+import functools
 import itertools
 from argparse import Namespace
 from collections.abc import Collection, Iterator
@@ -91,31 +92,19 @@ def _takes_images(augmentation):
 def arms(asked: Namespace, cores: int) -> Iterator[tuple[str, Arms]]:
     """Yields what is compared with each other, by name, the baseline first, and a title; see ``arguments.py``."""
     jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
-    suite = {"methods": _methods, "augmentations": _augmentations, "adapters": _adapters}
+    setting = Setting(cores, device=asked.device)
     if asked.suite == "storage":
-        return storage_rounds.arms(asked, cores)
-    return suite[asked.suite](asked, Setting(cores, device=asked.device))
-
-
-def _methods(asked, setting):
-    yield "", _of_algorithms(methods(asked.only), _overheads(asked), setting)
-
-
-def _augmentations(asked, setting):
-    algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
-    yield "", _of_algorithms(algorithms, _overheads(asked), setting)
-
-
-def _overheads(asked):
-    return dataclasses.replace(OVERHEADS, examples=round(asked.scale * OVERHEADS.examples))
-
-
-def _of_algorithms(algorithms, workload, setting):
-    task, model = make_task(workload, 1), workload.model()
-    return {
-        name: engine_rounds.run(workload, task, setting, algorithm=algorithm, model=accepted(algorithm, model))
-        for name, algorithm in algorithms.items()
-    }
+        yield from storage_rounds.arms(asked, cores)
+    elif asked.suite == "adapters":
+        yield from _adapters(asked, setting)
+    else:
+        presets = {} if asked.suite == "methods" else augmentations()
+        algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=preset)) for name, preset in presets.items()}
+        workload = dataclasses.replace(OVERHEADS, examples=round(asked.scale * OVERHEADS.examples))
+        task, model = make_task(workload, 1), workload.model()
+        run = functools.partial(engine_rounds.run, workload, task, setting)
+        chosen = algorithms or methods(asked.only)
+        yield "", {name: run(algorithm, accepted(algorithm, model)) for name, algorithm in chosen.items()}
 
 
 def _adapters(asked, setting):

@@ -2,52 +2,37 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from experiments.benchmarks.runner import Measurement
 
 Spread = dict[str, float]
-
-
-class Row(NamedTuple):
-    """The measurements of one system. Rates are of the median round; ``ratio`` and ``cost`` are inverse."""
-
-    case: str  # such as a workload
-    system: str  # or what else differs
-    scale: float
-    timed: str  # how
-    seconds_per_round: Spread
-    seconds_per_step: Spread  # of a client
-    samples_per_second: float  # true samples
-    client_steps_per_second: float
-    padding_efficiency: float
-    ratio: Spread | None  # speed relative to the baseline's
-    cost: Spread | None
-    seconds_to_first_round: float
-    peak_memory_mib: float
-    final_loss: float
-    layout: str
-    microseconds_added: float | None = None  # to the baseline's, for each sample
+Row = dict[str, Any]
 
 
 def row(
     case: str, system: str, measured: Measurement, timed: str, ratios: Sequence[float] = (), scale: float = 1.0
 ) -> Row:
-    """Returns the row of a system, timed as ``timed`` says."""
+    """Returns the measurements of a system in a case, such as a workload; ``timed`` says how.
+
+    Rates are of the median round; ``ratio``, the speed relative to the baseline's, and ``cost`` are inverse.
+    """
     median = statistics.median(measured.seconds)
-    return Row(
-        *(case, system, scale, timed, spread(measured.seconds)),
-        seconds_per_step=spread([seconds / measured.steps for seconds in measured.seconds]),
-        samples_per_second=measured.samples / median,
-        client_steps_per_second=measured.steps / median,
-        padding_efficiency=measured.samples / measured.processed,
-        ratio=spread(ratios),
-        cost=spread([1 / ratio for ratio in ratios]),
-        seconds_to_first_round=measured.seconds_to_first_round,
-        peak_memory_mib=measured.peak_memory_mib,
-        final_loss=measured.loss,
-        layout=measured.layout,
-    )
+    return {
+        **{"case": case, "system": system, "scale": scale, "timed": timed},
+        "seconds_per_round": spread(measured.seconds),
+        "seconds_per_step": spread([seconds / measured.steps for seconds in measured.seconds]),  # of a client
+        "samples_per_second": measured.samples / median,  # true samples
+        "client_steps_per_second": measured.steps / median,
+        "padding_efficiency": measured.samples / measured.processed,
+        "ratio": spread(ratios),
+        "cost": spread([1 / ratio for ratio in ratios]),
+        "seconds_to_first_round": measured.seconds_to_first_round,
+        "peak_memory_mib": measured.peak_memory_mib,
+        "final_loss": measured.loss,
+        "layout": measured.layout,
+        "microseconds_added": None,  # to the baseline's, for each sample
+    }
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -64,16 +49,16 @@ def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 def title(row: Row) -> str:
     """Returns the workload's title, with its scale unless that is 1."""
-    return row.case if row.scale == 1 else f"{row.case} (scale {row.scale:g})"
+    return row["case"] if row["scale"] == 1 else f"{row['case']} (scale {row['scale']:g})"
 
 
 def _value(name: str, form: str = "") -> Callable[[Row], str]:
-    return lambda row: format(getattr(row, name), form)
+    return lambda row: format(row[name], form)
 
 
 def _range(name: str, form: str, factor: float = 1) -> Callable[[Row], str]:
     def cell(row):
-        numbers = [format(factor * value, form) for value in (getattr(row, name) or {}).values()]
+        numbers = [format(factor * value, form) for value in (row[name] or {}).values()]
         return "{} ({}-{})".format(*numbers) if numbers else ""
 
     return cell

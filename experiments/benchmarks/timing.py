@@ -97,7 +97,7 @@ class Timing(contextlib.ExitStack):
                     ratios = [base / one for one, base in pairs]
                     row = tables.row(title, name, measured, "by turns", ratios, self.asked.scale)
                     added = statistics.median(one - base for one, base in pairs)
-                    yield row._replace(microseconds_added=1e6 * added / measured.samples)
+                    yield row | {"microseconds_added": 1e6 * added / measured.samples}
 
     def _in_time(self, cases: list[Case]) -> Iterator[tuple[Case, _Found]]:
         """Compiles side by side, then times each arm alone; ratios are of medians, and of opposite extremes."""

@@ -21,7 +21,6 @@ from fedjax_collapse.nn import task
 from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
 
 SEED = 0
-_BYTES_PER_PIXEL = 13  # a process keeps a byte and a float of each, and needs two more floats while it normalises
 
 
 class Training(NamedTuple):
@@ -63,11 +62,6 @@ class Workload:
     def weight(self, examples: int) -> int:
         """The weight of a client's model in the mean."""
         return examples if self.weighting == "size" else 1
-
-    @property
-    def bytes_needed(self) -> int:
-        """Returns an upper bound of the memory that the data takes in a process."""
-        return self.examples * int(np.prod(self.input_shape)) * _BYTES_PER_PIXEL
 
     def scaled(self, scale: float) -> "Workload":
         """Returns the workload with this fraction of the examples.

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     if timing.left_out:
         print("left out:", *(f"{name}: {why}" for name, why in timing.left_out.items()), sep="\n")
     if asked.json:
-        found = {"environment": environment(asked.device), "rows": [row._asdict() for row in rows]}
+        found = {"environment": environment(asked.device), "rows": rows}
         asked.json.write_text(json.dumps(found | {"left_out": timing.left_out}, indent=2) + "\n")
     return 0
 

@@ -24,11 +24,7 @@ _Prepared = tuple[Run, engine.RoundSpec]
 
 
 def run(
-    workload: Workload,
-    task: Task,
-    setting: Setting,
-    algorithm: FedAvg | None = None,
-    model: Model | None = None,
+    workload: Workload, task: Task, setting: Setting, algorithm: FedAvg | None = None, model: Model | None = None
 ) -> Iterator[Round]:
     """Yields rounds, each a compiled call; on a GPU with the lowerings that are fastest there, unless one is chosen.
 
@@ -65,10 +61,11 @@ def _prepared(workload, task, setting, algorithm=None, model=None):
     if is_timed := options.get("lowering", "timed" if is_on_gpu else "auto") == "timed":
         options.pop("lowering", None)
     has_weights, model = model is None, model or workload.model(**options)
-    default = default_layout(model, setting.device, setting.cores, workload.clients_at_once)
-    devices, clients_at_once = setting.layout or default
+    devices, clients_at_once = setting.layout or (setting.cores, workload.clients_at_once)
     if not is_on_gpu:
         jax.config.update("jax_num_cpu_devices", devices)
+    elif not setting.layout:
+        devices, clients_at_once = 1, engine.clients_at_once(Target("gpu"), model)
     client_map = layout(devices, clients_at_once)
     variables = variables_from(model, task.weights) if has_weights else None
     if is_timed:
@@ -79,11 +76,6 @@ def _prepared(workload, task, setting, algorithm=None, model=None):
     participation = task.cohorts.shape[1] / len(task.parts)
     prepared = prepare(task.data, task.parts, algorithm, model, client_map, participation, variables)
     return prepared, devices, clients_at_once
-
-
-def default_layout(model: Model, device: str, cores: int, clients_at_once: int = 1) -> tuple[int, int]:
-    """Returns a device for each core and this many clients at once on each; on a GPU, what the library chooses."""
-    return (1, engine.clients_at_once(Target("gpu"), model)) if device == "gpu" else (cores, clients_at_once)
 
 
 def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:

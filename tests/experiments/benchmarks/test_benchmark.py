@@ -98,8 +98,8 @@ def test_cost_is_seconds_per_sample_over_those_of_the_fewest_clients(monkeypatch
 
     monkeypatch.setattr(runner, "compare", compare)
     first, second = timed("--suite=growth --only=mlp100")
-    assert (first.system, first.cost) == ("10", None)
-    assert (second.system, second.cost) == ("100", {"median": 0.5, "min": 0.25, "max": 1.0})
+    assert (first["system"], first["cost"]) == ("10", None)
+    assert (second["system"], second["cost"]) == ("100", {"median": 0.5, "min": 0.25, "max": 1.0})
 
 
 def test_systems_that_do_other_work_are_an_error(monkeypatch):
@@ -278,10 +278,10 @@ def test_systems_are_pinned_where_a_core_is_enough(command, expected, monkeypatc
 def test_row_counts_true_samples_in_the_median_round():
     found = measured([2.0, 9.0, 1.0], 100, steps=8)._replace(processed=125)
     row = tables.row("a", "pytorch", found, "alone", [3.0, 2.0, 2.5])
-    assert row.seconds_per_round == {"median": 2.0, "min": 1.0, "max": 9.0}
-    assert row.seconds_per_step == {"median": 0.25, "min": 0.125, "max": 1.125}
-    assert row.ratio == {"median": 2.5, "min": 2.0, "max": 3.0} and row.cost["max"] == 0.5
-    assert (row.samples_per_second, row.client_steps_per_second, row.padding_efficiency) == (50, 4, 0.8)
+    assert row["seconds_per_round"] == {"median": 2.0, "min": 1.0, "max": 9.0}
+    assert row["seconds_per_step"] == {"median": 0.25, "min": 0.125, "max": 1.125}
+    assert row["ratio"] == {"median": 2.5, "min": 2.0, "max": 3.0} and row["cost"]["max"] == 0.5
+    assert (row["samples_per_second"], row["client_steps_per_second"], row["padding_efficiency"]) == (50, 4, 0.8)
 
 
 def test_processed_samples_include_padding():
