@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedjax_collapse.config.folder import ERROR_LOG, is_finished
@@ -28,9 +28,11 @@ class RunsFailed(Exception):
 
 def is_of_the_disk(error: BaseException) -> bool:
     """Returns whether a write failed because the disk is full or read-only, so that other runs would fail too."""
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if getattr(cause, "errno", None) in _OF_THE_DISK or any(text in str(cause) for text in _OF_THE_DISK.values()):
             return True
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
@@ -75,9 +77,3 @@ def forget_failure(*runs: Path) -> None:
     for run in runs:
         _expected.discard(run)
         (run / ERROR_LOG).unlink(missing_ok=True)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

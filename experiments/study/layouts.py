@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -28,10 +27,10 @@ def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -
 
     def measure():
         seconds = {}
-        for candidate in _candidates(client_map, cohort_size):
-            once = str(candidate.clients_at_once // candidate.num_devices)
-            seconds[once] = _seconds(run, model, schedule._replace(rounds=1), candidate)
-            if seconds[once] > 2 * min(seconds.values()):  # more clients at once would be slower still
+        for once in (n for n in _CLIENTS_AT_ONCE if n == 1 or n * client_map.num_devices <= cohort_size):
+            candidate = _with_clients_at_once(client_map, once)
+            seconds[str(once)] = _seconds(run, model, schedule._replace(rounds=1), candidate)
+            if seconds[str(once)] > 2 * min(seconds.values()):  # more clients at once would be slower still
                 break
         return seconds
 
@@ -40,12 +39,6 @@ def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -
     key = *program, client_map.num_devices, cohort_size, sizes
     seconds = cached_numbers("layouts", client_map.devices[0], key, measure)
     return _with_clients_at_once(client_map, int(min(seconds, key=seconds.get)))
-
-
-def _candidates(client_map, cohort_size) -> Iterator[ClientMap]:
-    for once in _CLIENTS_AT_ONCE:
-        if once == 1 or once * client_map.num_devices <= cohort_size:
-            yield _with_clients_at_once(client_map, once)
 
 
 def _with_clients_at_once(client_map, once):

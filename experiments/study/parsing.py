@@ -72,14 +72,17 @@ def parse(arguments: list[str]) -> Options:
     Raises:
         UserError: it is invalid.
     """
-    arguments = [_with_braces(_with_methods(_with_two_dashes(argument))) for argument in with_config_found(arguments)]
+    found = (f"-{given}" if given.startswith("-config.") else given for given in with_config_found(arguments))
+    arguments = [_with_braces(_with_methods(argument)) for argument in found]
     find_own_modules(arguments)
     try:
         config = load_config(config_argument(arguments))
         if compared := _methods(",".join(values_of("compare", arguments))):
             _compare(config, compared)
         new = _new_options(config, arguments)
-        values, rest = _parse_flags(config, [argument for argument in without_config(arguments) if argument not in new])
+        command = ["launch.py", *(argument for argument in without_config(arguments) if argument not in new)]
+        config_flags.DEFINE_config_dict("config", config, flag_values=(values := defined_flags()), sys_argv=command)
+        _, *rest = values(command)  # which changes the config
         for path, value in new.values():
             _set_option(values.config, path, value)
         config = plain(values.config)
@@ -105,14 +108,6 @@ def parse(arguments: list[str]) -> Options:
     for name, hint in hints(Options).items():
         check_value(f"--{name}", getattr(options, name), hint)
     return options
-
-
-def _parse_flags(config, arguments):
-    """Returns the flags' values, among them those of the config, which is changed, and the remaining arguments."""
-    command = ["launch.py", *arguments]
-    values = defined_flags()
-    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=command)
-    return values, values(command)[1:]
 
 
 def defined_flags() -> flags.FlagValues:
@@ -213,11 +208,6 @@ def _with_methods(argument):
     if name != "--config.methods" or text.startswith("dict(") or not isinstance(names := literal(text), str):
         return argument
     return f"{name}={_methods(names)}"
-
-
-def _with_two_dashes(argument):
-    """Returns ``--config.key=value`` for ``-config.key=value``, which flags may be, too."""
-    return f"-{argument}" if argument.startswith("-config.") else argument
 
 
 def _with_braces(argument):

@@ -34,7 +34,10 @@ class Examples:
             UserError: the data or the partition of one of them is invalid.
         """
         if setting != self._setting:
-            self.let_go()
+            if self._setting is not None:  # frees the federations, with the programs compiled for them
+                self._setting, self._federations = None, {}
+                jax.clear_caches()
+            gc.collect()  # also what an earlier study in this process has left in cycles
             cells = [cell for cell in self._cells if cell.setting == setting]
             try:
                 self._federations = federations_of(cells, self._seeds)
@@ -42,13 +45,6 @@ class Examples:
                 raise UserError(f"setting {setting}: {error}" if setting else str(error)) from error
             self._setting = setting
         return self._federations
-
-    def let_go(self) -> None:
-        """Frees the federations, with the programs compiled for them."""
-        if self._setting is not None:
-            self._setting, self._federations = None, {}
-            jax.clear_caches()
-        gc.collect()  # also what an earlier study in this process has left in cycles
 
 
 def release_programs() -> None:

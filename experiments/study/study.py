@@ -9,25 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.machine import versions
-from experiments.study.failures import (
-    RunsFailed,
-    expect_kill,
-    forget_failure,
-    is_of_the_disk,
-    read_failure,
-    write_failure,
-)
+from experiments.study import failures, preparing
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.more_rounds import is_done, reopen
-from experiments.study.preparing import (
-    Examples,
-    by_setting,
-    check_privacy,
-    check_private_networks,
-    hashes_of,
-    plan_of,
-    release_programs,
-)
 from experiments.study.processes import hosts
 from experiments.study.processes.claim import claimed
 from experiments.study.processes.lock import locked, one_at_a_time, only_process_in
@@ -54,7 +38,7 @@ class Start(NamedTuple):
 
     study: StudySpec
     plans: dict[str, Plan]  # by cell
-    examples: Examples
+    examples: preparing.Examples
     console: Console
     sinks: Sinks
     should_stop: Callable[[], bool]
@@ -95,7 +79,7 @@ def run_study(
     for run in study.runs:
         check_folder(run.folder.parent)
     check_resume(resume, study)
-    examples = Examples(study.cells, study.seeds)
+    examples = preparing.Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream(), workers or 1)
     done = {study.runs[i].name for i in ([] if resume == "never" else done_runs(study))}
     try:
@@ -112,11 +96,12 @@ def run_study(
         start = Start(study, plans, examples, console, sinks, should_stop, workers > 0, resume, is_estimate, done)
         failed = []
         console.leave_out(done)
-        for setting, runs in by_setting(study.runs).items():
+        for setting, runs in preparing.by_setting(study.runs).items():
             if done.issuperset(run.name for run in runs):
                 console.note(f"{f'setting {setting}: ' if setting else ''}all {len(runs)} runs are finished")
                 continue
-            lines = _train_setting(start, setting, runs)
+            groups = _free_groups if start.is_worker else _all_groups
+            lines = _train_all(groups(start, setting, runs), start)  # nothing here references the setting's examples
             if lines is None:
                 return False
             failed += lines
@@ -125,7 +110,7 @@ def run_study(
         else:
             failed += _finish(study, console, workers > 0)
     if failed:
-        raise RunsFailed(failed)
+        raise failures.RunsFailed(failed)
     return True
 
 
@@ -145,25 +130,26 @@ def _prepared(study, examples, resume, wait, should_stop, done):
 
     def prepare(setting, runs, advance):  # a function, so that nothing references the setting's examples afterwards
         federations = examples.of(setting)
-        hashes.update(hashes_of(federations))
-        processes.check_alike(lambda: _common_values(study, runs, hashes))
+        hashes.update(preparing.hashes_of(federations))
+        here = {"config": json.dumps(study.config), "choice": [run.name for run in runs], "data": hashes}
+        processes.check_alike(lambda: here | {"version": versions(PACKAGES)})
         trained, untraced = _cells(runs, done), {}
-        check_private_networks(trained.values(), federations, study.seeds[0])
+        preparing.check_private_networks(trained.values(), federations, study.seeds[0])
         for cell in _cells(runs).values():
             if _must_stop(should_stop):
                 raise _Stopped
             federation = federations[cell.name][study.seeds[0]]
             is_trained = cell.name in trained
-            plan = plan_of(cell, federation, wait if is_trained else None)
+            plan = preparing.plan_of(cell, federation, wait if is_trained else None)
             (plans if is_trained else untraced)[cell.name] = plan
             advance()
         replaced = [run.name for run in study.runs] if resume == "never" else []
         check_unchanged(study.folder, plans | untraced, federations, replaced, untraced)
 
     number = len(_cells(study.runs))
-    check_privacy(_cells(study.runs, done).values())
+    preparing.check_privacy(_cells(study.runs, done).values())
     with wait(f"preparing {len(study.runs)} runs: reading data, checking {number} arms", number) as advance:
-        for setting, runs in by_setting(study.runs).items():
+        for setting, runs in preparing.by_setting(study.runs).items():
             prepare(setting, runs, advance)
     return plans, hashes
 
@@ -171,12 +157,6 @@ def _prepared(study, examples, resume, wait, should_stop, done):
 def _cells(runs, done=()):
     """Returns the cells of the runs that are not done, by name."""
     return {run.cell.name: run.cell for run in runs if run.name not in done}
-
-
-def _common_values(study, runs, hashes):
-    """Returns the values in which all processes must agree."""
-    choice = [run.name for run in runs]
-    return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions(PACKAGES)}
 
 
 @processes.in_first_process
@@ -198,12 +178,6 @@ def _finish(study, console, is_worker):
 def _is_free(run):
     with locked(run.folder) as is_free:
         return is_free
-
-
-def _train_setting(start, setting, runs) -> list[str] | None:
-    """Returns what ``_train_all`` returns; only ``start`` references the setting's examples afterwards."""
-    groups = _free_groups if start.is_worker else _all_groups
-    return _train_all(groups(start, setting, runs), start)
 
 
 def _all_groups(start, setting, runs) -> Iterator[Group]:
@@ -241,7 +215,7 @@ def _free_groups(start, setting, runs) -> Iterator[Group]:
     """Yields a group for each run that no other process has, has trained or has tried, locked until the next one."""
     for run in (run for run in runs if run.name not in start.done):
         with locked(run.folder) as is_mine:
-            if is_mine and not is_done(run) and read_failure(run.folder) is None:
+            if is_mine and not is_done(run) and failures.read_failure(run.folder) is None:
                 yield from make_groups([run], start.plans, start.examples.of(setting))
             else:
                 start.console.leave_out([run.name])
@@ -255,10 +229,10 @@ def _train_all(groups, start) -> list[str] | None:
             if _must_stop(start.should_stop):
                 console.note(f"stopped before {group}; run the same command to resume")
                 return None
-            release_programs()
+            preparing.release_programs()
             try:
                 is_done = _train(group, start)
-            except RunsFailed as error:
+            except failures.RunsFailed as error:
                 failed += error.lines
                 console.note(f"failed: {error}")
                 gc.collect()  # frees the failed run's memory on the devices
@@ -279,32 +253,28 @@ def _train(group, start):
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
     console, should_stop = start.console, start.should_stop  # without the examples, which others would keep alive
     last = group.first_round + _ESTIMATED if start.is_estimate else math.inf
-
-    def must_stop():
-        return should_stop() or console.round >= last
-
-    forget_failure(*folders.values())
+    failures.forget_failure(*folders.values())
     if start.is_worker:
-        expect_kill(*folders.values(), str(group))
+        failures.expect_kill(*folders.values(), str(group))
     try:
         with start.sinks.of(folders) as take:
-            is_whole = train_group(group, start.console, must_stop, take)
+            is_whole = train_group(group, console, lambda: should_stop() or console.round >= last, take)
     except BaseException as error:  # also from the user's code
         if is_interrupt(error):
             raise
         if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the other processes may not notice it
-        if is_of_the_disk(error):
-            forget_failure(*folders.values())
+        if failures.is_of_the_disk(error):
+            failures.forget_failure(*folders.values())
             raise OSError(f"{group}: {one_line(error)}; free some space, then run the same command to resume") from None
-        failures = _failures(group, error)
-        for folder, line in failures.items():
-            write_failure(folder, line, error)
+        lines = _failures(group, error)
+        for folder, line in lines.items():
+            failures.write_failure(folder, line, error)
     else:
-        forget_failure(*folders.values())
+        failures.forget_failure(*folders.values())
         return is_whole
-    first = {line: folder for folder, line in reversed(failures.items())}  # by line, the run whose log is named
-    raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
+    first = {line: folder for folder, line in reversed(lines.items())}  # by line, the run whose log is named
+    raise failures.RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 
 
 def _failures(group, error):

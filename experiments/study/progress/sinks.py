@@ -45,7 +45,7 @@ class Sinks(NamedTuple):
         """Yields a function that takes the rows of metrics and timing of batched runs, given the folder of each."""
         names = self.names if processes.is_first() else ()
         with contextlib.ExitStack() as opened:
-            sinks = [[opened.enter_context(self._sink(name, *run)) for name in names] for run in runs.items()]
+            sinks = [[opened.push(self._sink(name, *run)) for name in names] for run in runs.items()]
 
             def take(rows, timings):
                 for own, *of_round in zip(sinks, rows, timings, strict=True):
@@ -152,9 +152,6 @@ class _Sink:
         self._opened: TensorBoard | WeightsAndBiases | None = None
         self._is_broken = False
 
-    def __enter__(self) -> "_Sink":
-        return self
-
     def __exit__(self, failure: object, *_details: object) -> None:
         if self._opened is not None:
             self._try(self._opened.close, failure is not None)
@@ -166,7 +163,9 @@ class _Sink:
         rounds = [(row, timing)]
         if self._opened is None:
             self._opened = _SINKS[self._name](self._folder, self._about)
-            rounds = [*_earlier(self._folder, row["round"]), *rounds]
+            earlier = Rows.read(self._folder / METRICS, row["round"]).rows[:-1]  # of this round, the files have it too
+            times = {of["round"]: of for of in Rows.salvage(self._folder / TIMING, range(1, row["round"])).rows}
+            rounds = [*((of, times.get(of["round"], {})) for of in earlier), *rounds]
         when = time.time() - sum(_seconds(of_round) for _, of_round in rounds)
         for of_metrics, of_timing in rounds:
             when += _seconds(of_timing)
@@ -181,13 +180,6 @@ class _Sink:
             self._is_broken = True
             what = f"nothing more is sent to {self._name} ({one_line(error)}); the run continues"
             self._announce(f"{self._about['name']}: {what}")
-
-
-def _earlier(folder, round):
-    """Returns the rows before a round, which is already in the files; without seconds if these are lost."""
-    rows = Rows.read(folder / METRICS, round).rows[:-1]
-    timings = {timing["round"]: timing for timing in Rows.salvage(folder / TIMING, range(1, round)).rows}
-    return [(row, timings.get(row["round"], {})) for row in rows]
 
 
 def _numbers(row, timing):
