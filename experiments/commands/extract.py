@@ -47,10 +47,7 @@ def main(arguments: list[str]) -> int:
         command_line().parse_args(["--help"])
     config, seed, out, virtual = parse(arguments)
     arrays = extract(config, seed, virtual)
-    try:
-        write_npz(out, arrays)
-    except OSError as error:
-        raise UserError(f"--out={out}: cannot be written ({error.strerror}); choose another file") from error
+    write_npz(out, arrays)
     (count, width), test_count = arrays["features"].shape, len(arrays["test_features"])
     print(f"wrote {out}: {width} features of {count} training and {test_count} test examples")
     return 0

@@ -14,12 +14,7 @@ from experiments.config_files import CONFIGS, config_files
 from experiments.parser import Parser
 from fedjax_collapse.data import augment
 
-_KINDS = {  # on the command line: in the manual
-    **{kind: kind for kind in ("methods", "networks", "heads", "partitions", "measurements", "samplers")},
-    "data": "data sources",
-    "optimizers": "server optimizers",
-    "schedules": "learning-rate schedules",
-}
+_IN_MANUAL = {"data": "data sources", "optimizers": "server optimizers", "schedules": "learning-rate schedules"}
 KINDS = (
     *("methods", "networks", "heads", "data", "partitions", "measurements", "optimizers", "schedules", "samplers"),
     *("augmentations", "configs"),
@@ -53,7 +48,8 @@ def names(kind: str) -> Iterator[tuple[str, str]]:
     elif kind == "augmentations":
         yield from ((name, augment.in_words(preset)) for name, preset in augment.PRESETS.items())
     else:
-        yield from ((choice.name, choice.summary.split(". ")[0]) for choice in manual.choices()[_KINDS[kind]])
+        listed = manual.choices()[_IN_MANUAL.get(kind, kind)]
+        yield from ((choice.name, choice.summary.split(". ")[0]) for choice in listed)
 
 
 def _filled(line, indent):

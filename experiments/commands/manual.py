@@ -214,13 +214,6 @@ def with_options(page: str) -> str:
     return re.sub(r"^(<!-- options of (\w+) -->)\n(?:.+\n)*", computed, page, flags=re.MULTILINE)
 
 
-def _methods_page():
-    page = _METHODS_PAGE.read_text(encoding="utf-8") if _METHODS_PAGE.is_file() else ""
-    if not page:
-        raise UserError(f"{_METHODS_PAGE}: no such page, or empty: expected that of a clone of the project")
-    return with_options(page)
-
-
 def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
@@ -231,7 +224,11 @@ def command_line() -> Parser:
 @reports_errors
 def main(arguments: Sequence[str] = ()) -> int:
     """Prints the page of the docs and returns the exit status: 2 if there is no page of methods."""
-    page = _methods_page() if command_line().parse_args(arguments).methods else as_markdown()
+    if is_of_methods := command_line().parse_args(arguments).methods:
+        page = _METHODS_PAGE.read_text(encoding="utf-8") if _METHODS_PAGE.is_file() else ""
+        if not page:
+            raise UserError(f"{_METHODS_PAGE}: no such page, or empty: expected that of a clone of the project")
+    page = with_options(page) if is_of_methods else as_markdown()
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(page)
     return 0

@@ -54,7 +54,8 @@ def main(arguments: list[str]) -> int:
         write(out, {**chosen, "seed": seed, **facts}, federation)
         lines.append(f"wrote {out}")
     if pfllib:
-        write_pfllib(pfllib, federation)
+        write_part(pfllib / "train", federation.train, federation.owned_rows())
+        write_part(pfllib / "test", federation.test, rows_of(federation.own_tests()))
         lines.append(f"wrote {pfllib}")
     print("\n".join(lines))
     return 0
@@ -102,33 +103,13 @@ def describe(federation: Federation) -> dict[str, Any]:
 
 
 def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
-    """Writes the four files; ``facts`` are what ``describe`` returns, and the seed.
-
-    Raises:
-        UserError: the folder cannot be made or written to.
-    """
+    """Writes the four files; ``facts`` are what ``describe`` returns, and the seed."""
     arrays = federation.partition_arrays()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "partition.json", facts)
-        write_npz(folder / "partition.npz", arrays)
-        write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
-        draw_partition(arrays, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
-    except OSError as error:
-        raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
-
-
-def write_pfllib(folder: Path, federation: Federation) -> None:
-    """Writes what each client trains on and its own tests, as PFLlib reads them.
-
-    Raises:
-        UserError: the folder has such files already or cannot be written to, or the examples are not images.
-    """
-    try:
-        write_part(folder / "train", federation.train, federation.owned_rows())
-        write_part(folder / "test", federation.test, rows_of(federation.own_tests()))
-    except OSError as error:
-        raise UserError(f"--pfllib={folder}: cannot be written to ({error.strerror}); choose another folder") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "partition.json", facts)
+    write_npz(folder / "partition.npz", arrays)
+    write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
+    draw_partition(arrays, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
 
 
 def _title(config, seed):

@@ -104,7 +104,7 @@ def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "arguments", "words"),
     [
-        ("pass", ["--out=/dev/null/x"], "cannot be written to"),
+        ("pass", ["--out=/dev/null/x"], "cannot be written"),
         ("pass", ["--seed=1"], "unknown seed '1'"),
         ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
         ("config.settings = dict(a=dict(clients=3))", [], "choose one by --setting=a"),
