@@ -83,7 +83,7 @@ def difference_quotients(loss, features, labels, extras, step=1e-6):
 
 
 def check_gradient(loss, features, labels=None, extras=()):
-    """The gradient is that of finite differences, of a batch with garbage, and in float32 up to rounding."""
+    """The value; its gradient is that of finite differences, of a batch with garbage, and in float32 up to rounding."""
     labels = np.zeros(len(features), int) if labels is None else labels
     expected = difference_quotients(loss, features, labels, extras)
     assert np.abs(expected).max() > 1e-3
@@ -93,6 +93,7 @@ def check_gradient(loss, features, labels=None, extras=()):
     value32, gradient32 = compiled_gradient(loss)(*arrays)
     np.testing.assert_allclose(value32, value, rtol=1e-4)
     np.testing.assert_allclose(gradient32, gradient, rtol=1e-3, atol=1e-4 * np.abs(gradient).max())
+    return value
 
 
 def check_degenerate(loss, dim=5, extras=()):
@@ -120,10 +121,6 @@ def check_degenerate(loss, dim=5, extras=()):
 def degenerate_rows(dim):
     """The six ordinary rows from which the degenerate batches are made."""
     return np.random.default_rng(0).normal(size=(6, dim))
-
-
-def off_diagonal(matrix):
-    return matrix - np.diag(np.diag(matrix))
 
 
 def _cast(arrays, dtype):

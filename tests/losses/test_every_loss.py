@@ -1,4 +1,5 @@
-"""Every loss: its gradient by finite differences, degenerate batches, padding, what is a constant, wrong options."""
+"""Every loss: its value, its gradient by finite differences, degenerate batches, padding, what is a constant, wrong
+options."""
 
 import functools
 import inspect
@@ -112,11 +113,14 @@ def on_prototypes(function, *flags):
 
 LOSSES = {
     "balanced": on_counts(losses.balanced_cross_entropy),
+    "balanced, floor_one": on_counts(losses.balanced_cross_entropy, 0.7, "floor_one"),
     "balanced, eps": on_counts(losses.balanced_cross_entropy, 1.0, "eps"),
+    "fedlc, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "all", "floor"),
     "fedlc": on_counts(losses.calibrated_cross_entropy),
     "fedlc, others": on_counts(losses.calibrated_cross_entropy, 0.5, "others"),
     "fedlc, others, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "others", "floor"),
-    "fedrs, continuous": on_counts(losses.restricted_cross_entropy, 0.5, "continuous"),
+    "fedrs": on_counts(losses.restricted_cross_entropy),
+    "fedrs, continuous": on_counts(losses.restricted_cross_entropy, 0.3, "continuous"),
     "suppression": on_counts(suppression),
     "suppression, paper": on_counts(losses.logit_suppression, "paper"),
     "not true": beside(not_true, LOGITS, LABELS, (TEACHER,), degenerate=((ROWS[::-1],),)),
@@ -156,6 +160,51 @@ LOSSES = {
 }  # fmt: skip
 
 
+VALUES = {  # on each of the loss's features
+    "balanced": (0.623192513601,),
+    "balanced, floor_one": (0.907549655369,),
+    "balanced, eps": (0.623192516112,),
+    "fedlc, floor": (0.922979891811,),
+    "fedlc": (0.876090802144,),
+    "fedlc, others": (0.025025116449,),
+    "fedlc, others, floor": (0.124509873059,),
+    "fedrs": (1.2037995456,),
+    "fedrs, continuous": (1.06157854925,),
+    "suppression": (0.00126992998351,),
+    "suppression, paper": (-1.05227138198,),
+    "not true": (0.769640976432,),
+    "vacant": (0.681249692757,),
+    "moon": (0.214635013801,),
+    "fedmr, paper": (12.5710357943,),
+    "fedmr, paper_unit": (5.58712701971,),
+    "fedmr, official": (0.574917138035,),
+    "fedmr, eps 0": (0.574917146346,),
+    "margin": (0.437242043404,),
+    "distance": (2.60268550402,),
+    "fedproc": (1.10375928899,),
+    "contrast": (1.65955808084,),
+    "excess": (0.279959674906,),
+    "feddecorr, paper": (0.424256716247, 0.457694077515),
+    "feddecorr, pseudocode": (0.294622719616, 0.257452918602),
+    "feddecorr, official": (0.568271168224, 0.918885471879),
+    "decov": (0.830207580177, 17.1516692504),
+    "structured": (0.415103790088, 8.57583462518),
+    "variance": (0.617334988129, 1.07745560782),
+    "covariance": (0.79699927697, 5.08197607418),
+    "sigreg": (1.57224029547, 0.780711492729),
+    "sigreg, paper": (1.57983617132, 0.789015211778),
+    "weak sigreg": (2.72913130776, 8.57066404735),
+    "weak sigreg, sketch": (8.50163111197, 16.5211364759),
+    "visreg, scale": (0.141274334441, 0.190431667984),
+    "visreg, centre": (3.02327353732, 0.72898159445),
+    "singular": (1.03145268771, 3.44180327683),
+    "classifier": (0.175817504343, 0.203193115372),
+    "classifier, squared": (0.0668633965444, 0.0463850264206),
+    "uniformity": (0.602672768059, 0.554385018632),
+    "uniformity, average": (0.403172996096, 0.341249733541),
+}
+
+
 def test_every_loss_is_here():
     """But for FedProx's, which is of params, the tasks' (``tests/nn/test_task.py``), and what is no loss."""
     table = set(re.findall(r"losses\.(\w+)", Path(__file__).read_text()))
@@ -165,10 +214,11 @@ def test_every_loss_is_here():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradient_is_that_of_finite_differences(name):
+def test_value_is_the_vector_and_gradient_that_of_finite_differences(name):
     loss = LOSSES[name]
-    for features in loss.features:
-        check_gradient(loss.function, features, loss.labels, loss.extras)
+    for features, value in zip(loss.features, VALUES.get(name, ()), strict=True):
+        found = check_gradient(loss.function, features, loss.labels, loss.extras)
+        assert found == pytest.approx(value, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", LOSSES)
