@@ -192,6 +192,12 @@ def one_line(message):
     assert "\n" not in str(error.value)
 
 
+def check(message, function, /, *arguments, **options):
+    """The call is rejected by one line that has the message."""
+    with one_line(message):
+        function(*arguments, **options)
+
+
 def run_at_once(federation, model, algorithm, rounds=1, **options):
     """The result of a run whose clients are trained all at once, which compiles fastest."""
     arguments = dict(rounds=rounds, key=jax.random.key(0), client_map=engine.Vectorized()) | options

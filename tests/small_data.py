@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import tensorflow_datasets as tfds
-from conftest import one_line
 from PIL import Image
 from tensorflow_datasets.core import registered
 
@@ -44,12 +43,6 @@ def assert_parts(source, train, test):
     """The source has these training and test examples in any order."""
     assert_same_examples(source.images, source.labels, *train)
     assert_same_examples(source.test_images, source.test_labels, *test)
-
-
-def check(message, read, *arguments, **options):
-    """What is read is refused by one line that has the message."""
-    with one_line(message):
-        read(*map(str, arguments), **options)
 
 
 def encode(image):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import check
 from PIL import Image
 from reference.images import FACTORS, reference_operation, torchvision_magnitudes
 
-from fedjax_collapse import UserError
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.augment import pixels, policy
 from fedjax_collapse.data.sources.glyph_images import render
@@ -323,5 +323,4 @@ def test_every_preset_keeps_shape_and_range_but_that_of_isic(images):
     ],
 )
 def test_wrong_names_are_explained(call, message):
-    with pytest.raises(UserError, match=message):
-        call()
+    check(message, call)

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import one_line
-from small_data import NAMES, check, draw, encode, save_classes, save_image, save_parquet
+from conftest import check, one_line
+from small_data import NAMES, draw, encode, save_classes, save_image, save_parquet
 
 from experiments.commands import show_partition as command
 from fedjax_collapse import Domains, Federation, partition, sources
+from fedjax_collapse.data.store import StoreWriter
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -36,6 +37,16 @@ def as_nobody():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (dict(labels=[0, 1, 0]), "4 images but 3 labels"),
+        (dict(labels=np.arange(4) - 1), r"train labels: expected .*, got int64 \(4,\) from -1"),
+        (dict(images=np.zeros((8, 8))), "expected .examples, height, width"),
+        (dict(images=np.where(np.eye(8)[None].repeat(4, 0), 0.5, np.nan)), "train images: NaN"),
+        (dict(test_images=np.zeros((4, 6, 8, 1))), r"training images are \(8, 8, 1\), test images \(6, 8, 1\)"),
+        (dict(partition=[np.arange(5)]), "outside the 4 examples"),
+        (dict(partition=[[0, 1, 2, 3], []]), "every client needs at least one example"),
+        (dict(capacity=1), "capacity 1 is less than the 2"),
+        (dict(class_names=("a",)), "label 1 has no name"),
+        (dict(storage="disk"), "storage 'disk': expected one of device, host"),
         (dict(images=np.zeros((4, 1, 8, 9))), r"train images: shape \[4, 1, 8, 9\] is 1 high .*moveaxis"),
         (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
         (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
@@ -82,8 +93,7 @@ def test_inputs_that_are_no_data(changes, message):
 
 
 def check_call(message, function, **arguments):
-    with one_line(message):
-        function(**arguments)
+    check(message, function, **arguments)
 
 
 def test_arrays_that_stay_what_they_are():
@@ -367,3 +377,61 @@ def test_broken_annotations_of_tiny_imagenet(root):
         check("val_annotations.txt: expected lines of <image> <class>", sources.folder, root)
     annotations.write_text("0.png eel 0 0 7 7\n")
     check("val/images/0.png: class 'eel' is not among the 4 classes", sources.folder, root)
+
+
+def test_labels_of_any_inputs():
+    """Integers in one dimension are classes unless class_names are (); others are of 0 and 1, or no classes."""
+    inputs, labels, names = np.zeros((6, 4)), np.arange(6) % 3, ("a", "b", "c")
+    columns = np.eye(3, dtype=int)[labels]
+
+    def make(labels=labels, test_labels=None, **options):
+        test = labels if test_labels is None else test_labels
+        return Federation.from_inputs(inputs, labels, [[0, 1, 2], [3, 4, 5]], inputs, test, **options)
+
+    assert make().class_names == make(test_labels=labels[:1].repeat(6)).class_names == ("0", "1", "2")
+    for without in (make(class_names=()), make(labels / 2), make(columns), make(columns, pad=0), make(labels > 0)):
+        assert without.class_names == ()
+    assert make(columns > 0, class_names=names).class_counts().sum() == 6
+    for change, message in (
+        (dict(labels=labels - 1), r"data: label -1: expected classes from 0, or class_names=\(\) if labels are no"),
+        (dict(test_labels=labels - 1), "data: label -1: expected"),
+        (dict(test_labels=labels - 1, class_names=names), "test labels: expected .* from -1"),
+        (dict(labels=labels * 10**6), r"data: label 2000000 would make .*, or \(\) if labels are no classes"),
+        (dict(labels=labels[:0]), "train labels: expected at least one integer"),
+        (dict(labels=columns[:, :2], class_names=names), r"train labels: shape \(6, 2\) from 0 to 1, expected .* of t"),
+        (dict(labels=labels[:, None], class_names=names), r"train labels: shape \(6, 1\) from 0 to 2, expected intege"),
+        (dict(labels=columns, test_labels=-columns, class_names=names), "test labels: .* from -1 to 0, expected"),
+        (dict(labels=columns - 1, class_names=names, pad=0), "train data: label -1 has no name among 3 class names"),
+        (dict(labels=columns, test_labels=columns[:, :2]), r"have shapes \[3\] for training, \[2\] for the test"),
+        (dict(labels=np.where(labels > 1, np.nan, labels)), "train labels: NaN or infinity among the values"),
+        (dict(test_labels=np.where(labels > 1, np.inf, labels)), "test labels: NaN or infinity among the values"),
+    ):
+        check(message, make, **change)
+
+
+def test_labels_of_a_source_made_by_hand():
+    inputs, labels, images = np.eye(6, 4), np.arange(6) % 3, np.zeros((6, 2, 2, 1), np.uint8)
+    images[0] = 1
+    source = sources.Source(images, labels, images, labels, 0.0, 1.0, ("a", "b", "c"))
+    parts = [[0, 1, 2], [3, 4, 5]]
+    lists = source._replace(images=images.tolist(), labels=labels.tolist())
+    assert Federation.from_source(lists, parts).num_classes == 3
+    several = dict(images=inputs, test_images=inputs, labels=np.eye(6, 3), task="multi_label")
+    for change, message in (
+        (dict(test_labels=labels + 1), "test data: label 3 has no name"),
+        (several | dict(test_labels=np.eye(6, 2)), r"test labels: shape \(6, 2\) from 0 to 1, expected .* of the 3"),
+    ):
+        check(message, Federation.from_source, source._replace(**change), parts)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "message"),
+    [
+        ("next_word", [[1, 3]], "client 'a' data: label 3 has no name among 3 class names"),
+        ("next_word", [[-1, 2]], "client 'a' data: label -1 has no name"),
+        ("multi_label", [[0, 1]], r"client 'a' labels: shape \(1, 2\) from 0 to 1, expected .* of the 3 class names"),
+    ],
+)
+def test_labels_of_a_store(tmp_path, task, labels, message):
+    with one_line(message), StoreWriter(tmp_path / "s", ("a", "b", "c"), task=task) as store:
+        store.add("a", np.ones((1, 2), int), np.array(labels))

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from small_data import check, draw, encode, save_image
+from conftest import check, one_line
+from small_data import draw, encode, save_image
 
 from experiments.configs import base
-from fedjax_collapse import UserError, partition, sources
+from fedjax_collapse import partition, sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 
@@ -137,7 +138,7 @@ def test_clients_with_few_examples_are_left_out():
     drawn = [partition.given(labels, 2, OWNERS, seed=seed, min_size=3, draw=True) for seed in range(30)]
     owners = {tuple(int(OWNERS[part[0]]) for part in parts) for parts in drawn}
     assert owners == {(1, 3), (1, 4), (3, 4)}
-    with pytest.raises(UserError, match=r"5 clients but 3 in the data with at least 3 examples; use clients=3$"):
+    with one_line(r"5 clients but 3 in the data with at least 3 examples; use clients=3$"):
         partition.given(labels, 5, OWNERS, min_size=3, draw=True)
 
 
@@ -175,8 +176,7 @@ def test_pachinko():
         (np.arange(4000) % 7, {}, "class 0 is below several coarse classes, such as 0, 1; expected one"),
         (coarse, dict(size=101), "40 clients with at least 101 examples each need 4040, but there are 4000"),
     ):
-        with pytest.raises(UserError, match=message):
-            partition.pachinko(labels, 40, wrong, **options)
+        check(message, partition.pachinko, labels, 40, wrong, **options)
 
 
 def landmarks(root, lines, test=()):

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import check, one_line
 from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
@@ -48,8 +48,7 @@ def test_dirichlet_covers_exactly_and_keeps_its_bounds(classes, clients, alpha, 
 def test_iid_covers_exactly_in_even_parts(count, clients, seed):
     labels = np.zeros(count, int)
     if clients > count:
-        with pytest.raises(UserError, match=f"use at most {count} clients"):
-            partition.iid(labels, clients, seed)
+        check(f"use at most {count} clients", partition.iid, labels, clients, seed)
         return
     parts = partition.iid(labels, clients, seed)
     assert_exact_cover(parts, count)
@@ -130,8 +129,7 @@ def test_partially_disjoint_clients_fill_up_in_order(classes, clients, held, see
     held = min(held, classes)
     labels = np.repeat(np.arange(classes), 20)
     if clients * held < classes:
-        with pytest.raises(UserError, match="have room for"):
-            partition.partially_disjoint(labels, clients, held, seed)
+        check("have room for", partition.partially_disjoint, labels, clients, held, seed)
         return
     parts = partition.partially_disjoint(labels, clients, held, seed)
     assert_exact_cover(parts, len(labels))
@@ -217,8 +215,7 @@ def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):
     path = tmp_path / "parts.json"
     if content is not None:
         path.write_text(content)
-    with one_line(message):
-        partition.from_file(CLASSES, 2, str(path))
+    check(message, partition.from_file, CLASSES, 2, str(path))
 
 
 def test_plain_dirichlet_does_not_balance():
@@ -250,28 +247,13 @@ FINE = np.repeat(np.arange(100), 5)
         ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS[1:]), "1000 examples need as many domains"),
         ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=0.001), "truncation 0.001 needs 1000"),
         ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS + (DOMAINS > 0)), "leave a client without any"),
-        (
-            "pfllib_dir",
-            CLASSES,
-            dict(num_clients=20, alpha=0.01, max_tries=9),
-            "no draw of 9 .*; raise alpha, lower",
-        ),
-        (
-            "pfllib_pat",
-            CLASSES,
-            dict(num_clients=7),
-            r"classes 8 to 9 find no client .* \(7 \* 2\) a multiple",
-        ),
+        ("pfllib_dir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=9), "no draw of 9 .*; raise alpha, lower"),
+        ("pfllib_pat", CLASSES, dict(num_clients=7), r"classes 8 to 9 find no client .* \(7 \* 2\) a multiple"),
         ("pfllib_pat", CLASSES, dict(num_clients=3), "room for 6 of 10 classes; use at least"),
         ("pfllib_pat", CLASSES, dict(num_clients=900), "class 0 has 100 examples for 180 clients that take at least 1"),
         ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=30), "no draw of 30 gave each of 20"),
         ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=1.0, classes_per_client=11), "11 classes per client, exp"),
-        (
-            "given",
-            CLASSES,
-            dict(num_clients=3, owners=np.arange(1000) % 2),
-            "3 clients but 2 in the data; use",
-        ),
+        ("given", CLASSES, dict(num_clients=3, owners=np.arange(1000) % 2), "3 clients but 2 in the data; use"),
         ("given", CLASSES, dict(num_clients=2, owners=np.arange(9) % 2), "1000 examples need as many owners"),
     ],
 )

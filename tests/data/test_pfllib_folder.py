@@ -6,8 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import one_line
-from small_data import check
+from conftest import check, one_line
 
 from experiments.commands import show_partition
 from experiments.commands.convert import open_stream
@@ -73,11 +72,8 @@ def test_texts_are_ids_of_tokens(tmp_path):
     ragged = np.empty((2, 2), object)
     ragged[:] = [[[1, 2], 2], [[1], 1]]
     save(tmp_path / "pairs", 1, ragged, np.arange(2))
-    check(
-        r"train/1.npz: x is object\[2, 2\] .* or pairs of a list of ids and its length",
-        sources.pfllib,
-        tmp_path / "pairs",
-    )
+    with one_line(r"train/1.npz: x is object\[2, 2\] .* or pairs of a list of ids and its length"):
+        sources.pfllib(tmp_path / "pairs")
 
 
 def test_a_folder_is_read_client_by_client(tmp_path):
@@ -212,5 +208,4 @@ def test_wrong_choices_are_one_line(tmp_path, changes, message):
     config.partition, config.own_tests = dict(name="given"), dict(name="given")
     for key, value in changes.items():
         config[key] = value
-    with one_line(message):
-        build.federations(plain(config), [0])
+    check(message, build.federations, plain(config), [0])

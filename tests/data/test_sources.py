@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import check
 from PIL import Image
-from small_data import NAMES, assert_parts, assert_same_examples, check, draw, save_classes, save_image, save_parquet
+from small_data import NAMES, assert_parts, assert_same_examples, draw, save_classes, save_image, save_parquet
 
-from fedjax_collapse import Federation, UserError, partition, sources
+from fedjax_collapse import Federation, partition, sources
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -156,8 +157,7 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
     np.savez(tmp_path / "data.npz", images=first, labels=labels, test_images=first, test_labels=labels)
     np.testing.assert_array_equal(sources.npz(tmp_path / "data.npz", channels_first=True).images, images)
     parts = partition.iid(labels, 2)
-    with pytest.raises(UserError, match=r"train images: .*channels_first=True"):
-        Federation.from_arrays(first, labels, parts, first, labels)
+    check(r"train images: .*channels_first=True", Federation.from_arrays, first, labels, parts, first, labels)
     made = Federation.from_arrays(first, labels, parts, first, labels, channels_first=True)
     np.testing.assert_array_equal(made.test.inputs, images)
     for shape in ((8, 3, 3, 3), (8, 3, 32, 3), (8, 1, 1, 50), (8, 3, 32, 4)):
@@ -261,11 +261,9 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
     parts = partition.isic2019(source.labels, 6, str(split))
     assert [np.unique(source.domains[part]).tolist() for part in parts] == [[0], [1], [2], [3], [4], [5]]
     assert sorted(np.concatenate(parts)) == [*range(18)]
-    with pytest.raises(UserError, match="training images are not the"):
-        partition.isic2019(source.labels[::-1].copy(), 6, str(split))
+    check("training images are not the", partition.isic2019, source.labels[::-1].copy(), 6, str(split))
     (tmp_path / "images" / "ISIC_5.jpg").unlink()
-    with pytest.raises(UserError, match=r"ISIC_5.jpg: cannot be read as an image"):
-        sources.isic2019(str(tmp_path / "images"), str(split))
+    check(r"ISIC_5.jpg: cannot be read as an image", sources.isic2019, str(tmp_path / "images"), str(split))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Stores on disk: what is written is read, an interrupted writer resumes to the same bytes, damage is named."""
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, check
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,8 +110,7 @@ def test_an_interrupted_writer_resumes_to_the_same_files(tmp_path, folder, monke
     monkeypatch.undo()
     after_second = commit == 1 or not is_killed
     assert told[-1:] == ([(2, 4)] if after_second else [(1, 3)] if commit == 10 else [])
-    with pytest.raises(UserError, match="unfinished store; start its conversion again"):
-        open_store(again)
+    check("unfinished store; start its conversion again", open_store, again)
     if told:
         with (
             pytest.raises(UserError, match=r"unfinished with std 255\.0, now 1\.0"),
@@ -176,11 +176,9 @@ def test_a_study_takes_the_first_clients(folder):
     assert made[0] is made[1] and made[0].ownership.sizes.tolist() == [2, 1]
     assert made[0].partition_arrays()["class_counts"].shape == (2, 3)
     config["clients"] = 4
-    with pytest.raises(UserError, match="3 clients, expected 4"):
-        build.federations(config, [0])
+    check("3 clients, expected 4", build.federations, config, [0])
     config["partition"] = dict(name="dirichlet")
-    with pytest.raises(UserError, match=r"it has its own clients and no own tests; expected partition\.name=natural"):
-        build.federations(config, [0])
+    check(r"it has its own clients and no own tests; expected partition\.name=natural", build.federations, config, [0])
 
 
 def test_a_federation_in_memory_has_the_same_rows(folder):
@@ -220,13 +218,15 @@ def _offsets(edit):
     return damage
 
 
-def _facts(**changes):
-    """Writes other facts with their hash; None removes one."""
+def _facts(file="store.json", **changes):
+    """Writes other facts with their hash: values, or functions of those before; None removes one."""
 
     def damage(folder):
-        facts = json.loads((folder / "store.json").read_text()) | changes
+        facts = json.loads((folder / file).read_text())
+        for name, value in changes.items():
+            facts[name] = value(facts[name]) if callable(value) else value
         facts = {name: value for name, value in facts.items() if value is not None or name not in changes}
-        (folder / "store.json").write_text(json.dumps(stores._sealed(facts)))
+        (folder / file).write_text(json.dumps(stores._sealed(facts)))
 
     return damage
 
@@ -307,27 +307,18 @@ def test_two_writers_of_one_folder(tmp_path):
     assert open_store(tmp_path / "s").names == ("c0", "c1")
 
 
-def _unfinished(**changes):
-    """Writes other facts of an unfinished store with their hash."""
-
-    def damage(folder):
-        facts = json.loads((folder / "unfinished.json").read_text())
-        for name, value in changes.items():
-            facts[name] = value(facts[name])
-        (folder / "unfinished.json").write_text(json.dumps(stores._sealed(facts)))
-
-    return damage
+_unfinished = functools.partial(_facts, "unfinished.json")
 
 
 @pytest.mark.parametrize(
     ("message", "damage"),
     [
-        ("unfinished.json: of version 1, expected 2; remove the folder", _unfinished(version=lambda _: 1)),
+        ("unfinished.json: of version 1, expected 2; remove the folder", _unfinished(version=1)),
         ("s: differs from what was", _unfinished(clients=lambda n: n + 1, rows=lambda n: n + 1)),
         ("json: differs from", _change("unfinished.json", lambda b: b.replace(b'"clients": 2', b'"clients": 1'))),
         ("unfinished.json: differs from", _unfinished(bytes=lambda b: b | {"../victim": 3})),
-        ("s: differs from what was written", _unfinished(rows=lambda _: "many")),
-        ("unfinished.json: no facts of a store .TypeError", _unfinished(shapes=lambda _: {"inputs.npy": 3})),
+        ("s: differs from what was written", _unfinished(rows="many")),
+        ("unfinished.json: no facts of a store .TypeError", _unfinished(shapes={"inputs.npy": 3})),
         ("s: client 'c0' differs from what was written", _change("inputs.npy", lambda b: b[:128] + b"\0" + b[129:])),
         ("s: client 'c1' differs from what was written", _change("labels.npy", lambda b: b[:-1] + b"\1")),
         ("s: differs from what was written", _change("names.txt", lambda b: b.replace(b"c0", b"d0"))),

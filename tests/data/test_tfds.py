@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from conftest import check, one_line
 from PIL import Image
-from small_data import assert_parts, assert_same_examples, catalogue_builder, check, draw, encode
+from small_data import assert_parts, assert_same_examples, catalogue_builder, draw, encode
 from tensorflow_datasets.core.download import downloader
 
 from fedjax_collapse import UserError, sources
@@ -44,8 +45,9 @@ def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file
         assert len(source.class_names) == 20
         both = sources.tfds(name, data_dir=str(tmp_path), coarse="coarse_label")
         assert_same_examples(both.images, both.coarse_labels, parts["train"][0], np.arange(20) % 2)
-        with pytest.raises(UserError, match=r"cifar100.*: no feature 'coarser', it has "):
-            sources.tfds(name, data_dir=str(tmp_path), coarse="coarser")
+        check(
+            r"cifar100.*: no feature 'coarser', it has ", sources.tfds, name, data_dir=str(tmp_path), coarse="coarser"
+        )
     assert "tensorflow" not in set(sys.modules) - modules
 
 
@@ -71,7 +73,7 @@ def test_domainnet_by_domain_class_and_size(tmp_path):
     ]
     second = source.images[(source.domains == 1) & (source.labels == 1)]
     assert sorted(image.tobytes() for image in second) == sorted(image.tobytes() for image in expected)
-    with pytest.raises(UserError, match=r"pixels, but .* has .* set data.image_size to resize all"):
+    with one_line(r"pixels, but .* has .* set data.image_size to resize all"):
         sources.tfds("domainnet/real,sketch", data_dir=data_dir)
 
 
@@ -116,25 +118,25 @@ def test_absent_data(tmp_path, monkeypatch):
 
 def test_splits_labels_and_formats_that_there_are_not(tmp_path, prepared):
     prepared(draw(8, (32, 32, 3)), draw(4, (32, 32, 3)))
-    check("has no split 'valid', it has train, test", sources.tfds, "cifar10", tmp_path, test_split="valid")
-    check("no classes in 'fine', it has id, image, label", sources.tfds, "cifar10", tmp_path, label="fine")
+    check("has no split 'valid', it has train, test", sources.tfds, "cifar10", str(tmp_path), test_split="valid")
+    check("no classes in 'fine', it has id, image, label", sources.tfds, "cifar10", str(tmp_path), label="fine")
     info = next(tmp_path.rglob("dataset_info.json"))
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     message = "3.0.2 is stored as tfrecord, which needs TensorFlow.*remove that folder"
-    check(message, sources.tfds, "cifar10", tmp_path)
+    check(message, sources.tfds, "cifar10", str(tmp_path))
     for content in ("", info.read_text()[:50]):
         info.write_text(content)
-        check("cannot build 'cifar10' .*remove its folder and prepare it again", sources.tfds, "cifar10", tmp_path)
+        check("cannot build 'cifar10' .*remove its folder and prepare it again", sources.tfds, "cifar10", str(tmp_path))
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "parquet"])
 def test_damaged_images_and_labels(tmp_path, prepared, file_format):
     images, labels = draw(8, (32, 32, 3))
     folder = prepared(([encode(image)[:-60] for image in images], labels), (images, labels), file_format)
-    check(rf"{folder}, train \d: cannot be read as an image .*replace", sources.tfds, "cifar10", tmp_path)
+    check(rf"{folder}, train \d: cannot be read as an image .*replace", sources.tfds, "cifar10", str(tmp_path))
     shutil.rmtree(folder)
     prepared((images, labels), (images, labels - 1), file_format)
-    check(rf"{folder}, test \d: label -1 is not among the 10 classes", sources.tfds, "cifar10", tmp_path)
+    check(rf"{folder}, test \d: label -1 is not among the 10 classes", sources.tfds, "cifar10", str(tmp_path))
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "parquet"])
@@ -144,7 +146,7 @@ def test_damaged_files(tmp_path, prepared, file_format, damage):
     file = next(folder.glob("*train*"))
     file.write_bytes(damage(file.read_bytes()))
     message = f"{folder}: split 'train' cannot be read .*remove that folder and prepare it again: pip install"
-    check(message, sources.tfds, "cifar10", tmp_path)
+    check(message, sources.tfds, "cifar10", str(tmp_path))
 
 
 def test_a_download_without_a_network_ends_soon(tmp_path, monkeypatch):
