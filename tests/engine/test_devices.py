@@ -1,5 +1,6 @@
 """One, two, four and eight devices: the same numbers, divided client states, and no transfers inside a round."""
 
+import functools
 import math
 import re
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
 from conftest import TRAINING, assert_close, assert_same_bits
+from engine_rounds import run_rounds, start_rounds
 
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
@@ -34,21 +36,7 @@ def float64():
     jax.config.update("jax_enable_x64", False)
 
 
-def prepare(federation, network, algorithm, client_map, cohort_size=3):
-    """What ``engine.run_rounds`` takes, where it expects it, for two rounds of so many of the five clients."""
-    algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
-    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
-    data, examples = client_map.replicate((engine.Assignment(federation.ownership), federation.train))
-    rounds = engine.RoundSpec(network, engine.Layout(client_map, cohort_size, max_rounds=2))
-    state, _ = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data, examples)
-    return rounds, algorithm, state, data, examples
-
-
-def run(federation, network, algorithm, client_map):
-    """State, record and the watched client's variables after two rounds."""
-    advance = engine.run_rounds(*prepare(federation, network, algorithm, client_map), 2)
-    state = engine.without_padding(advance.state, federation.num_clients)
-    return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
+prepare, run = (functools.partial(function, cohort_size=3) for function in (start_rounds, run_rounds))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +93,7 @@ def test_where_states_are_stored_changes_nothing(federation, network):
     """Bit for bit, though with states at home those that only pad are stored like clients."""
     client_map, outcomes = SHARDED(4, CHUNKED(2)), []
     for is_at_home in (False, True):
-        rounds, algorithm, state, data, examples = prepare(federation, network, COMPOSED, client_map, 5)
+        rounds, algorithm, state, data, examples = prepare(federation, network, COMPOSED, client_map, cohort_size=5)
         if is_at_home:
             order = client_map.replicate(engine.home_order(rounds, data))
             assert sorted(order.tolist())[:5] == list(range(5)) and order.tolist() != sorted(order.tolist())

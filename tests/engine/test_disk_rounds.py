@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits, one_line
+from conftest import assert_same_bits, check, one_line
 from small_store import save_small_store
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Scaffold, engine, nn, simulate
@@ -76,8 +76,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(folder, tmp_path, algorithm
     assert_same_bits(jax.device_get(again.variables), jax.device_get(held.variables))
     assert_same_bits(dense(again.clients, len(SIZES)), dict(held.clients))
     assert_same_bits(jax.device_get(again.state.server.shared), jax.device_get(held.state.server.shared))
-    with one_line("holds another run: partition"):
-        run(folder, most=7, algorithm=algorithm, folder=tmp_path / "part")
+    check("holds another run: partition", run, folder, most=7, algorithm=algorithm, folder=tmp_path / "part")
 
 
 @pytest.mark.slow
@@ -134,8 +133,7 @@ def test_the_draw_is_the_same_inside_a_program():
 def test_wrong_choices_are_one_line(folder, message, options):
     federation, algorithm = Federation.from_store(folder), options.pop("algorithm", FedAvg(TRAINING))
     model = Model(nn.MLP(3, hidden=(4,)), federation.input_shape)
-    with one_line(message):
-        simulate(federation, model, algorithm, rounds=1, key=OPTIONS["key"], **options)
+    check(message, simulate, federation, model, algorithm, rounds=1, key=OPTIONS["key"], **options)
 
 
 def test_examples_in_memory_are_not_on_disk(federation):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, one_line
+from engine_rounds import start_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn
 from fedjax_collapse.data import augment
@@ -44,16 +45,10 @@ def is_double(request):
 
 def run(module, federation, model, algorithm, client_map, calls=(3, 2)):
     """State, records and watched client after calls of so many rounds each."""
-    algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
-    state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data, examples = engine.Assignment(federation.ownership), federation.train
-    if module is rounds:
-        state = engine.distribute(client_map, state)
-        data, examples = client_map.replicate((data, examples))
-    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    (state, _), records = module.with_first_reports(static, algorithm, state, data, examples), []
+    given = start_rounds(federation, model, algorithm, client_map, 3, 3, module=module)
+    (static, algorithm, state, *data), records = given, []
     for num_rounds in calls:
-        state, record, watched = module.run_rounds(static, algorithm, state, data, examples, num_rounds)
+        state, record, watched = module.run_rounds(static, algorithm, state, *data, num_rounds)
         records.append(record)
     state = engine.without_padding(state, federation.num_clients)
     return jax.device_get((state._replace(key=jax.random.key_data(state.key)), records, watched))
@@ -105,15 +100,12 @@ def test_the_debug_loop(federation):
 
 
 def test_states_are_changed_in_place_unless_read_only(federation):
-    algorithm, model = jax.tree.map(jnp.asarray, ARMS["scaffold_fedmr_augmented"]), Model(MLP, federation.input_shape)
-    hosted = on_host(federation)
-    data = engine.Assignment(hosted.ownership)
-    static = engine.RoundSpec(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
-    before = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    once, _, _ = host_rounds.run_rounds(static, algorithm, before, data, hosted.train, 1)
+    given = on_host(federation), Model(MLP, federation.input_shape), ARMS["scaffold_fedmr_augmented"], MAPS["chunked"]
+    static, algorithm, before, *data = start_rounds(*given, 3, module=host_rounds)
     assert not any(leaf.any() for leaf in jax.tree.leaves(before.clients))
+    once, _, _ = host_rounds.run_rounds(static, algorithm, before, *data, 1)
     kept = jax.tree.map(np.copy, once.clients)
-    twice, _, _ = host_rounds.run_rounds(static, algorithm, once, data, hosted.train, 1)
+    twice, _, _ = host_rounds.run_rounds(static, algorithm, once, *data, 1)
     for first, second, copy in zip(*map(jax.tree.leaves, (once.clients, twice.clients, kept)), strict=True):
         assert np.shares_memory(first, second) and (second != copy).any()
 
@@ -195,16 +187,13 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
 
 
 def test_cohorts_of_the_next_call_are_sent_ahead(federation):
-    algorithm, model = jax.tree.map(jnp.asarray, ARMS["fedavg"]), Model(MLP, federation.input_shape)
-    hosted, static = on_host(federation), engine.RoundSpec(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
-    given = engine.Assignment(hosted.ownership), hosted.train
-    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    feeder = host_rounds.Feeder(static, algorithm, *given)
-    whole = host_rounds.run_rounds(
-        static, algorithm, state._replace(server=jax.tree.map(jnp.copy, state.server)), *given, 3
-    )
+    given = on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"]
+    static, algorithm, state, *data = start_rounds(*given, 3, 3, module=host_rounds)
+    feeder = host_rounds.Feeder(static, algorithm, *data)
+    copied = state._replace(server=jax.tree.map(jnp.copy, state.server))
+    whole = host_rounds.run_rounds(static, algorithm, copied, *data, 3)
     for _ in range(3):
-        state, _, _ = host_rounds.run_rounds(static, algorithm, state, *given, 1, feeder)
+        state, _, _ = host_rounds.run_rounds(static, algorithm, state, *data, 1, feeder)
         assert sorted(feeder._sent) == [int(state.round), int(state.round) + 1]
     assert_same_bits(jax.device_get(state.server), jax.device_get(whole.state.server))
 

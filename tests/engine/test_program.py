@@ -130,21 +130,6 @@ def test_ten_thousand_clients(federation):
     assert "20, 1 client" in announced(many, small, engine.Chunked(1), "host", SCAFFOLD, participation=0.002)
 
 
-def test_free_memory_is_known_here():
-    devices = engine.available_devices()
-    assert 2**20 < memory.free_bytes(devices[:2]) <= memory.free_bytes(devices[:1])
-
-
-def test_smaller_layouts():
-    sharded = engine.Sharded(2, engine.Vectorized())
-    chain = []
-    while sharded is not None:
-        chain.append(sharded.inner)
-        sharded = memory._smaller(sharded, cohort_size=10)
-    assert chain == [engine.Vectorized(), engine.Chunked(3), engine.Chunked(1)]
-    assert memory._smaller(engine.Loop(), 10) is None
-
-
 def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeypatch):
     """Up to where more clients at once take twice as long; another network is timed again, a damaged file too."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

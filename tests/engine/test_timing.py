@@ -13,12 +13,11 @@ from fedjax_collapse import Model, nn
 from fedjax_collapse.config.federations import federations
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import Batch
-from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import timing
 from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.nn.inspection import convolutions, count_lowerings
 from fedjax_collapse.nn.layers import Conv
-from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates
+from fedjax_collapse.nn.lowerings.convolution import TimedLowerings
 from fedjax_collapse.nn.network import Network
 from fedjax_collapse.schema.describe import describe
 
@@ -139,25 +138,6 @@ def test_real_seconds(monkeypatch, tmp_path, clients):
     assert describe(timed.module) == describe(MODEL.with_module(lowering=TimedLowerings(())).module)
 
 
-def test_work_of_layers():
-    """By hand: outputs times kernel, of strided, padded and depthwise layers."""
-    layers = dict.fromkeys(layer for layer, _ in convolutions(Model(nn.MobileNetV2(10), (32, 32, 3)), 16))
-    by_kernel = {(layer.kernel, layer.stride): layer for layer in layers}
-    assert by_kernel[(3, 3, 3, 32), 1].work == 32 * 32 * 27 * 32
-    assert by_kernel[(3, 3, 1, 144), 2].work == 16 * 16 * 9 * 144
-
-
-def test_candidates_of_targets():
-    layers = dict.fromkeys(layer for layer, _ in convolutions(Model(nn.MobileNetV2(10), (32, 32, 3)), 16))
-    for layer in layers:
-        on_cpu, on_gpu = (candidates(layer, Target(platform)) for platform in ("cpu", "gpu"))
-        assert "xla" not in on_cpu and on_gpu == [*on_cpu, "xla"] and "patches" in on_cpu
-        assert ("shifted" in on_cpu) == (layer.groups > 1)
-    wide = {layer for layer, _ in convolutions(Model(nn.ResNet18(10, dtype="bfloat16"), (32, 32, 3)), 16)}
-    for layer in wide:  # in 16 bits, 1x1 too, up to 512 channels
-        assert candidates(layer, Target("gpu")) == ["patches", *["strips"] * (layer.kernel[2] == 3), "xla"]
-
-
 @pytest.mark.parametrize(
     "lowering, worthwhile, expected", [("auto", 2**25, 0), ("auto", 10**5, 1), ("timed", 2**25, 2), ("rules", 0, 0)]
 )
@@ -184,19 +164,6 @@ def test_what_disturbs_one_timing_disturbs_no_choice(seconds, monkeypatch):
     monkeypatch.setattr(timing, "_TIMINGS", 2)
     assert timing._measure(["patches", "winograd4"], DEVICE) == {"patches": 0.5, "winograd4": 0.8}
     assert timed == ["patches", "winograd4"] * 4  # of which the first run does not count
-
-
-def test_the_hopeless_is_timed_once():
-    taken = {"patches": 1.0, "winograd4": 4.0}
-    timed = []
-
-    def fake(lowering, *arguments):
-        return lambda steps: timed.append(lowering) or taken[lowering] * steps
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "_compiled", fake)
-        assert timing._measure(["patches", "winograd4"], DEVICE) == taken
-    assert timed == ["patches", "winograd4"] * 3 + ["patches"] * (timing._TIMINGS - 1)  # first two single steps
 
 
 def test_the_start_of_a_program_does_not_count(monkeypatch):

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits, check, one_line
+from engine_rounds import run_rounds
 from flax import linen
 
 from experiments.configs import base as config_base
@@ -22,14 +23,11 @@ TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.
 FLIP = augment.chain(augment.flip)
 
 
-def run(federation, algorithm, client_map, input_shape=None, rounds=2):
+def run(federation, algorithm, input_shape=None):
+    """The server's variables and the clients' metrics of two rounds of three clients, one after another."""
     model = Model(nn.MLP(4, hidden=(8,)), input_shape or federation.input_shape)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=3, max_rounds=2))
-    data = engine.Assignment(federation.ownership)
-    state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, rounds)
-    return jax.device_get((state.server.variables, record.metrics))
+    state, record, _ = run_rounds(federation, model, algorithm, engine.Chunked(1), cohort_size=3)
+    return state.server.variables, record.metrics
 
 
 def in_grey(examples):
@@ -66,8 +64,8 @@ def test_frozen_models_see_the_augmented_images(federation):
     flipped = federation.train._replace(inputs=federation.train.inputs[:, :, ::-1])
     moon = FedAvg(TRAINING, {"moon": MOON(1.0)})
     often = moon.replace(training=TRAINING.replace(augmentation=lambda image, key: image[:, ::-1]))
-    once = run(federation._replace(train=flipped), moon, engine.Chunked(1))
-    assert_close(run(federation, often, engine.Chunked(1)), once, 1e-5)
+    once = run(federation._replace(train=flipped), moon)
+    assert_close(run(federation, often), once, 1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +111,8 @@ def test_cropping_to_the_middle_changes_nothing(federation, larger):
     plain = FedAvg(TRAINING, {"moon": MOON(1.0), "fedproc": FedProc()})
     cropping = plain.replace(training=TRAINING.replace(augmentation=middle))
     shape = federation.input_shape
-    expected = run(larger, plain, engine.Chunked(1), shape)
-    assert_close(run(larger, cropping, engine.Chunked(1), shape), expected, 1e-5)
+    expected = run(larger, plain, shape)
+    assert_close(run(larger, cropping, shape), expected, 1e-5)
 
 
 @pytest.mark.slow
@@ -141,5 +139,4 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
     config.training.augmentation = "middle"
     assert build.model(plain(config), larger).input_shape == federation.input_shape
     config.training.augmentation = "flamby_isic2019"
-    with one_line(r"12 x 12 pixels .* at least 200 x 200; set data\.image_size"):
-        build.model(plain(config), larger)
+    check(r"12 x 12 pixels .* at least 200 x 200; set data\.image_size", build.model, plain(config), larger)

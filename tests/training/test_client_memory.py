@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from conftest import assert_same_bits, one_line, run_at_once
+from conftest import assert_same_bits, check, one_line, run_at_once
 from flax import struct
 from small_store import save_small_store
 
@@ -77,8 +77,7 @@ def test_states_are_of_the_size_of_what_is_trained(store, before, storage, tmp_p
 
 def test_the_states_of_an_earlier_version_are_rejected(store, before):
     problem = r"memory/moon/variables/params/Dense_0/bias is float32\[5, 6\], this run needs none; use a new"
-    with one_line(problem):
-        run(store, STATEFUL, rounds=3, folder=before[1])
+    check(problem, run, store, STATEFUL, rounds=3, folder=before[1])
 
 
 def test_personal_models_keep_their_bits(store, monkeypatch):

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import assert_same_bits, one_line
+from conftest import assert_same_bits, check, one_line
 from flax import struct
 
 from fedjax_collapse import FedAvg, FedDyn, FedLC, LocalTraining, Method, Model, nn, simulate
@@ -52,8 +52,7 @@ def test_what_is_held_out_counts_nowhere_else(federation):
 
 
 def test_two_methods_that_hold_out_are_rejected(federation):
-    with one_line("methods one and two: each holds out examples"):
-        run(federation, {"one": Holds(), "two": Holds()})
+    check("methods one and two: each holds out examples", run, federation, {"one": Holds(), "two": Holds()})
 
 
 def test_batches_are_of_the_examples_that_are_left(federation):

@@ -224,7 +224,7 @@ def test_rounds_equal_a_plain_pytorch_loop(request, name):
 
 
 def test_every_method_has_a_reference():
-    """CCVR's, in NumPy, is in ``test_server_rules.py``; rounds of Muon, FedRPCA and GHOFL are in ``test_muon.py``,
+    """CCVR's, in NumPy, is in ``test_server_rules.py``; rounds of Muon, FedRPCA and GHOFL in ``test_local_steps.py``,
     ``test_low_rank.py`` and ``test_closed_forms.py``; terms with random directions in ``test_losses_features.py``. The
     others change or measure what the reference trains, or compute another mean of the same uploads, by functions whose
     vectors are in ``test_robust.py``."""
