@@ -1,42 +1,29 @@
-"""Aggregation of adapters, also of different ranks: values in float64, computed by NumPy from the papers' formulas."""
+"""Aggregation of adapters, also of different ranks: values in float64, computed by NumPy from the papers' formulas.
 
-import itertools
+A linear layer 3 -> 4 has adapters, in whose rounds clients "train" given factors. HOM are two clients of rank 2 with
+weights 1/3 and 2/3, HET three with ranks 1, 2 and 2 and weights 1/4, 1/4 and 1/2. Factors are those of the papers:
+A [r, in], B [out, r], and products B A [out, in].
+"""
+
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, one_line
-from low_rank_case import (
-    A1,
-    A2,
-    A3,
-    B1,
-    B2,
-    B3,
-    HET,
-    HOM,
-    Case,
-    checksum,
-    close,
-    factors,
-    kernel,
-    network,
-    product,
-    run,
-    singular_values,
-    with_factors,
-)
+from conftest import assert_same_bits, forget_rounds, one_line
+from engine_rounds import run_rounds
+from flax import linen
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse.core.records import Outputs, Variables
 from fedjax_collapse.methods import (
     ClipUpdate,
     FedDC,
     FedDyn,
     FedExLoRA,
-    FedRotLoRA,
     FedRPCA,
     FedSALoRA,
     FedSVD,
@@ -50,15 +37,111 @@ from fedjax_collapse.methods import (
     Scaffold,
     TopK,
 )
-from fedjax_collapse.methods.adapters import _low_rank, fedrpca
+from fedjax_collapse.methods.adapters import fedrpca
 from fedjax_collapse.methods.base import CohortView, Setup
-from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.adapters import LoRA, with_adapters
+from fedjax_collapse.nn.adapters import adapters as adapters_of
+from fedjax_collapse.nn.layers import Dense
 from fedjax_collapse.optim.aggregation import weighted_sum
 from fedjax_collapse.schema.options import constructor
+from fedjax_collapse.training.local.context import as_trained
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-MEAN_HOM = np.array([[3, 2, 1], [0, 6, -3], [-1, 2, 0], [4, 2, -1]]) / 3
+A1, B1 = [[1, 0, 2]], [[1], [0], [-1], [2]]
+A2, B2 = [[1, 0, 1], [0, 2, 1]], [[1, 0], [0, 1], [1, 1], [2, -1]]
+A3, B3 = [[0, 1, -1], [1, 1, 0]], [[0, 1], [2, 0], [1, -1], [1, 1]]
+LAYER = "layer"
+
+
+class Case(NamedTuple):
+    """What each client trains, and its number of examples."""
+
+    factors: tuple | None  # None leaves those that it receives
+    sizes: tuple[int, ...]
+
+
+HOM = Case(((A2, B2), (A3, B3)), (1, 2))
+HET = Case(((A1, B1), (A2, B2), (A3, B3)), (1, 1, 2))
+
+
+class Linear(linen.Module):
+    """The layer, and a head."""
+
+    num_classes: int
+
+    @linen.compact
+    def __call__(self, inputs, mask, train):
+        features = Dense(4, use_bias=False, name=LAYER)(inputs.reshape(len(inputs), -1))
+        return Outputs(features, Dense(self.num_classes, use_bias=False, name="head")(features))
+
+
+def network(rank: int = 2, alpha: float | None = None) -> Model:
+    """The network; its scale is alpha / rank, by default 1."""
+    return Model(Linear(2), (1, 1, 3), adapters=LoRA(rank, alpha or float(rank), layers=(LAYER,)))
+
+
+def with_factors(variables: Variables, a, b) -> Variables:
+    """The model with these factors A and B, padded with zeros to its rank."""
+    old = adapters_of(variables.params)[LAYER]
+    new = old._replace(
+        a=jnp.zeros_like(old.a).at[:, : len(a)].set(np.transpose(a)),
+        b=jnp.zeros_like(old.b).at[: len(a)].set(np.transpose(b)),
+    )
+    return variables._replace(params=with_adapters(variables.params, {LAYER: new}))
+
+
+def factors(variables: Variables) -> tuple[np.ndarray, np.ndarray]:
+    """A and B of the model."""
+    adapter = adapters_of(variables.params)[LAYER]
+    return np.asarray(adapter.a).T, np.asarray(adapter.b).T
+
+
+def product(variables: Variables) -> np.ndarray:
+    """s B A of the model."""
+    return np.asarray(adapters_of(variables.params)[LAYER].product).T
+
+
+def checksum(matrix) -> float:
+    """sum_ij (3 i + j + 1) M_ij."""
+    return float(np.sum(np.arange(1, 13).reshape(4, 3) * matrix))
+
+
+def singular_values(matrix) -> np.ndarray:
+    """Descending."""
+    return np.linalg.svd(matrix, compute_uv=False)
+
+
+def run(monkeypatch, method, case, model=None, start=None):
+    """The initial model, by default a random one, and the state after a round in which clients "train" the case."""
+    model = model or network()
+
+    def train(context):
+        received = context.server.variables if context.start is None else context.start
+        if case.factors is None:
+            return as_trained(received, context)
+        given = [with_factors(received, *pair) for pair in case.factors]
+        own = jax.tree.map(lambda *leaves: jnp.stack(leaves)[context.client.id], *given)
+        trained = jax.tree.map(lambda frozen, old, new: old if frozen else new, constant, received, own)
+        return as_trained(trained, context)
+
+    algorithm = FedAvg(LocalTraining(freeze="base"), {"it": method})
+    algorithm.check(model)
+    constant = model.mask(algorithm.local_training.frozen_part())
+    monkeypatch.setattr("fedjax_collapse.training.local.round.train", train)
+    forget_rounds()
+    owners = np.repeat(np.arange(len(case.sizes)), case.sizes)
+    inputs, labels = np.zeros((len(owners), *model.input_shape)), np.zeros(len(owners), int)
+    parts = [np.flatnonzero(owners == client) for client in range(len(case.sizes))]
+    federation = Federation.from_arrays(inputs, labels, parts, inputs, labels, 0.0, 1.0)
+    start = model.init(jax.random.key(0)) if start is None else start
+    copied = jax.tree.map(jnp.array, start)  # as the rounds donate it
+    return start, run_rounds(federation, model, algorithm, engine.Chunked(1), 1, variables=copied).state
+
+
+def close(found, expected):
+    """To ten digits after the point."""
+    np.testing.assert_allclose(found, expected, atol=6e-11, rtol=0)
 
 
 def test_flexlora_with_roots_in_both_factors(monkeypatch):
@@ -67,37 +150,6 @@ def test_flexlora_with_roots_in_both_factors(monkeypatch):
     close(checksum(product(state.server.variables)), 45.3268861404)
     close(np.linalg.norm(a, axis=1) ** 2, [3.4697281683, 1.8039104251])
     close(np.linalg.norm(b, axis=0) ** 2, [3.4697281683, 1.8039104251])
-
-
-def test_fedex_lora_is_exact_and_moves_the_base(monkeypatch):
-    start, state = run(monkeypatch, FedExLoRA(), HOM)
-    moved = kernel(state.server.variables) - kernel(start)
-    close(9 * moved, [[4, -4, 2], [-6, 6, -6], [-4, 4, 4], [6, -6, 0]])
-    close(moved + product(state.server.variables), MEAN_HOM)
-
-
-def test_fedsa_lora_averages_a_alone(monkeypatch):
-    start, state = run(monkeypatch, FedSALoRA(private_head=False), HOM)
-    assert sorted(state.clients.private) == ["params/layer/lora_b"]
-    a, b = factors(state.server.variables)
-    assert (b == factors(start)[1]).all()
-    products = [np.transpose(own) @ a for own in state.clients.private["params/layer/lora_b"]]
-    close(3 * products[0], [[1, 2, -1], [2, 4, 1], [3, 6, 0], [0, 0, -3]])
-    close(singular_values(products[1])[:2], [3.1622776602, 1])
-
-
-def test_fedrot_lora_with_a_strength_is_between(monkeypatch):
-    """The nearest orthogonal matrix to a mixture with the identity; for a rotation it has a part of its angle."""
-    start = with_factors(network().init(jax.random.key(0)), A2, B2)
-    angle = 0.8
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    case = Case(((turn @ A2, B2 @ turn.T),), (3,))
-    _, state = run(monkeypatch, FedRotLoRA(0.5), case, start=start, round=1)
-    half = np.array([[np.cos(angle / 2), -np.sin(angle / 2)], [np.sin(angle / 2), np.cos(angle / 2)]])
-    close(factors(state.server.variables)[0], half @ A2)
-    close(product(state.server.variables), np.array(B2) @ A2)
-    _, state = run(monkeypatch, FedRotLoRA(), case, start=start, round=2)
-    close(factors(state.server.variables)[1], B2)
 
 
 RANKS, CLIENTS = (1, 2, 2), [SimpleNamespace(id=0), SimpleNamespace(id=1)]
@@ -135,35 +187,8 @@ def test_raflora_leaves_no_slice_that_cannot_be_trained(monkeypatch):
     np.testing.assert_array_equal(a[1], old[1])
 
 
-@pytest.mark.parametrize(
-    ("method", "lost"),
-    [
-        (FlexLoRA((1, 2, 4)), [0.75, 0.2727272727, 0.0656934307, 0.0158577607, 0.0039213302, 0.0009775134]),
-        (RaFLoRA((1, 2, 4)), [0.75] * 6),
-    ],
-)
-def test_energy_collapses_to_the_smallest_rank(monkeypatch, method, lost):
-    """Clients return what they receive: singular value i is multiplied by q_i, the share of clients that have it."""
-    model = network(4, inputs=4)
-    variables = with_factors(model.init(jax.random.key(0)), np.eye(4), np.eye(4))
-    found = []
-    for _ in lost:
-        squares = singular_values(product(variables)) ** 2
-        found.append(1 - squares[0] / squares.sum())
-        _, state = run(monkeypatch, method, Case(None, (2, 1, 1)), model, variables)
-        variables = state.server.variables
-    close(found, lost)
-
-
 def test_hetlora_weighs_by_size(monkeypatch):
     close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
-
-
-def test_hetlora_pads_the_adapters_of_clients_of_lower_rank(monkeypatch):
-    """Clients return what they receive, of which one of rank 1 has the first entry."""
-    start, first, second = of_two_slices()
-    method = HetLoRA((1, 2), average="weight")
-    close(product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start)), first + second / 4)
 
 
 def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
@@ -182,40 +207,6 @@ def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, facto
     _, state = run(monkeypatch, method, case, network(alpha=2.0), start)
     views = [SimpleNamespace(client=c, memory=state.clients.memory["it"][c.id], model=network()) for c in CLIENTS]
     assert [int(method.rank_of(view)) for view in views] == ranks
-
-
-def test_flora_draws_adapters_for_every_layer_client_and_round():
-    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
-    drawn = []
-    for client, key in zip(CLIENTS, jax.random.split(jax.random.key(1)), strict=True):
-        view = SimpleNamespace(server=model.init(jax.random.key(0)), client=client, key=key, model=model, memory=())
-        drawn += [*_low_rank.adapters(FLoRA((1, 2)).receive(view)[0].params).values()]
-    for one, other in itertools.combinations(drawn, 2):
-        assert not one.b.any() and 0 < np.abs(one.a).max() <= 3**-0.5
-        assert not np.isclose(one.a, other.a).any(axis=0).all()
-
-
-def test_flora_leaves_the_base_if_nobody_trains(monkeypatch):
-    start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
-    np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
-
-
-A_MEAN, B_MEAN = np.add(A2, 2 * np.array(A3)) / 3, np.add(B2, 2 * np.array(B3)) / 3
-
-
-def cosine(one, other):
-    return np.sum(one * other) / (np.linalg.norm(one) * np.linalg.norm(other))
-
-
-def test_lora_fair_by_the_cosine(monkeypatch):
-    """From 0.1905 without a correction of B to the minimum, 0.1443."""
-    _, state = run(monkeypatch, LoRAFAIR(objective="cosine", steps=3000, rate=1.0), HOM)
-    a, b = factors(state.server.variables)
-    close(a, A_MEAN)
-    size, found = np.linalg.norm(b - B_MEAN), cosine(b @ a, MEAN_HOM)
-    close(1 - cosine(B_MEAN @ A_MEAN, MEAN_HOM), 0.1905183732)
-    close(1 - found + 0.01 * size, 0.1443422082)
-    np.testing.assert_allclose([size, found], [1.2780001281, 0.8684377931], atol=1e-6)
 
 
 @pytest.mark.parametrize("objective", ["frobenius", "cosine"])
@@ -252,6 +243,7 @@ def test_what_does_not_go_with_methods_of_adapters_is_named(kind, others, algori
 def test_what_goes_with_methods_of_adapters():
     FedAvg(LocalTraining(optimizer=constructor(optax.adam)), {"it": RoLoRA()}).check(network())
     assert RoLoRA(freeze_head=True).freeze == "base+head"  # which is never trained
+    assert FedSALoRA(private_head=False).private == "lora_b"
     FedAvg(methods={"it": FedSVD(), "clip": ClipUpdate()}).check(network())
 
 

@@ -74,20 +74,17 @@ def bulyan(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: jax.A
     return jax.tree.map(of, stacked)
 
 
-def geometric_median(
-    stacked: PyTree, weights: jax.Array, iterations: int, smoothing: Scalar, start: PyTree | None = None
-) -> PyTree:
+def geometric_median(stacked: PyTree, weights: jax.Array, iterations: int, smoothing: Scalar) -> PyTree:
     """Returns the smoothed geometric median by Weiszfeld's algorithm, of uploads with ``weights`` [cohort], perhaps 0.
 
-    ``start`` is the weighted mean by default.
+    It starts at the weighted mean.
     """
-    start = weighted_sum(stacked, _shares(weights)) if start is None else start
 
     def step(_, centre):
         closeness = weights / jnp.maximum(smoothing, norms(_from(stacked, centre)))
         return weighted_sum(stacked, _shares(closeness))
 
-    return jax.lax.fori_loop(0, iterations, step, start)
+    return jax.lax.fori_loop(0, iterations, step, weighted_sum(stacked, _shares(weights)))
 
 
 def clipped_mean(
