@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, one_line, run_at_once
-from low_rank_case import A2, B2, network, with_factors
+from conftest import assert_close, assert_same_bits, check, one_line, run_at_once
 from tiny_networks import compiled, initialize, least_model
 
 from experiments.benchmarks.compiling import programs
@@ -89,24 +88,6 @@ def test_outputs_by_hand(float64, layer, shape, window, rank_stabilized):
     assert_close(found.reshape(expected.shape), expected, 1e-13)
 
 
-def test_gradients_by_hand(float64):
-    """Of the factors of peft, for one example and one gradient of the layer's outputs."""
-    x, g = np.array([[[[1.0, 2, -1]]]]), np.array([1, -1, 0, 2])
-    model = network(rank=2, alpha=4.0)
-    variables = with_factors(model.init(jax.random.key(0)), A2, B2)
-
-    def total(params):
-        return model.apply(variables._replace(params=params), batch_of(x), train=True)[0].features[0] @ g
-
-    without = with_factors(variables, A2, np.zeros((4, 2)))
-    outputs = [model.apply(each, batch_of(x), train=True)[0].features[0] for each in (variables, without)]
-    assert_close(outputs[0] - outputs[1], [0, 6, 6, -6], 1e-14)
-    gradient = jax.grad(total)(variables.params)["layer"]
-    assert_close(gradient["lora_b"].T, [[0, 6], [0, -6], [0, 0], [0, 12]], 1e-14)
-    assert_close(gradient["lora_a"].T, [[10, 20, -10], [-6, -12, 6]], 1e-14)
-    assert LoRA(2, 4.0, rank_stabilized=True).scale(2) == pytest.approx(2.8284271247, abs=1e-10)
-
-
 @pytest.mark.parametrize("name", ["mlp", "vit", "resnet18"])
 def test_a_network_starts_as_without_adapters(name):
     """Its params and outputs, bit for bit: b is 0."""
@@ -156,8 +137,7 @@ def test_what_cannot_be_adapted_is_one_line(module, options, message):
 
 @pytest.mark.parametrize("options", [dict(layers=()), dict(rank=0), dict(alpha=0.0), dict(dropout=1.0), dict(init="b")])
 def test_wrong_options(options):
-    with one_line(f"^LoRA: {next(iter(options))} "):
-        LoRA(**options)
+    check(f"^LoRA: {next(iter(options))} ", LoRA, **options)
 
 
 def test_layers_are_named_by_patterns():
@@ -266,21 +246,6 @@ def test_phases_train_parts_of_the_adapters(federation, phases, expected):
     start = jax.device_get(model.init(jax.random.key(1)))
     result = run_at_once(federation, model, FedAvg(TRAINING.replace(phases=phases)), rounds=2, variables=start)
     assert trained_layers(start, jax.device_get(result.variables)) == expected
-
-
-def test_state_of_clients_is_of_what_they_train(federation, tmp_path):
-    """Momentum and models that are kept; a run that was stopped goes on with the same bits."""
-    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
-    algorithm = FedAvg(TRAINING.replace(momentum_reset=False), {"ffa_lora": FFALoRA()}, keep_trained=True)
-    start = jax.device_get(model.init(jax.random.key(1)))
-    whole = run_at_once(federation, model, algorithm, rounds=2, variables=start)
-    run_at_once(federation, model, algorithm, rounds=1, variables=start, folder=tmp_path)
-    resumed = run_at_once(federation, model, algorithm, rounds=2, variables=start, folder=tmp_path)
-    assert_same_bits(resumed.variables, whole.variables)
-    assert_same_bits(resumed.state.clients, whole.state.clients)
-    assert trained_layers(start, whole.variables) == {"params/Dense_0/lora_b", *HEAD}
-    kept = sum(leaf[0].size for leaf in jax.tree.leaves(whole.state.clients.memory))
-    assert kept == 2 * (2 * 6 + 6 * 4 + 4) + 1  # momentum and model, and whether there is one
 
 
 def test_a_network_with_adapters_needs_a_frozen_base(federation):

@@ -1,12 +1,14 @@
-"""Every lowering against XLA's convolution, in value and gradient."""
+"""Every lowering against XLA's convolution, and products with trained and frozen matrices, in value and gradient."""
 
 import functools
+import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, one_line
+from conftest import assert_close, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_networks import derivatives
@@ -14,6 +16,7 @@ from tiny_networks import derivatives
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings import chunks, winograd
 from fedjax_collapse.nn.lowerings.convolution import Convolution, candidates, choose_lowering, convolve
+from fedjax_collapse.nn.lowerings.products import multiply, of_columns
 
 SMALL = st.tuples(st.integers(1, 3), st.integers(1, 4))
 COMMON = dict(
@@ -139,29 +142,6 @@ def test_products_of_16_bits_are_added_in_32():
     np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=2**-8)
 
 
-def test_size_of_chunks(monkeypatch):
-    """The largest equal parts that fit; sums go over all of them."""
-    monkeypatch.setattr(chunks, "CACHE_BYTES", 40)
-    seen = []
-
-    def double(rows):
-        seen.append(len(rows))
-        return 2 * rows, {"sum": rows.sum(0)}
-
-    rows = jnp.arange(24.0).reshape(12, 2)
-    for bytes_each, size in ((3, 12), (4, 6), (10, 4), (11, 3), (100, 1)):
-        doubled, total = chunks.in_chunks(double, (rows,), bytes_each, Target())
-        assert seen[-1] == size
-        np.testing.assert_array_equal(doubled, 2 * rows)
-        np.testing.assert_array_equal(total["sum"], rows.sum(0))
-    for least, size in ((1, 4), (5, 6), (7, 12), (13, 12)):
-        chunks.in_chunks(double, (rows,), 10, Target(), least)
-        assert seen[-1] == size
-    for most, size in ((119, 4), (120, 12)):
-        chunks.in_chunks(double, (rows,), 10, Target(), most=most)
-        assert seen[-1] == size
-
-
 @pytest.mark.parametrize(
     ("images", "kernel", "options", "expected"),
     [
@@ -217,28 +197,81 @@ def test_auto_on_accelerators():
     [
         ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, product, shifted"),
         ((3, 3, 4, 4), dict(lowering="strips", stride=2), "needs stride 1 and padding < kernel size 3, not 2, 1"),
-        (
-            (3, 3, 4, 4),
-            dict(lowering="winograd4", stride=2),
-            "'winograd4' needs kernel size 3 or 5 and stride 1, not 3 and 2",
-        ),
+        ((3, 3, 4, 4), dict(lowering="winograd4", stride=2), "'winograd4' needs kernel size 3 or 5 and stride 1, not"),
         ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
-        (
-            (3, 3, 4, 4),
-            dict(lowering="product+shifted"),
-            "'product' needs kernel size 1, padding 0 and 1 group, not 3, 1",
-        ),
+        ((3, 3, 4, 4), dict(lowering="product+shifted"), "'product' needs kernel size 1, padding 0 and 1 group, not 3"),
         ((3, 3, 4, 4), dict(lowering="xla+fast"), "lowering 'fast': expected .* xla, fused_norm, or several with"),
         ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),
         ((3, 3, 2, 5), dict(groups=2), "convolution of 4 channels to 5 in 2 groups: both must be divisible"),
-        (
-            (9, 9, 4, 4),
-            {},
-            "images of 6x7 pixels are too small for a 9x9 convolution with padding 1: it needs at least 7",
-        ),
+        ((9, 9, 4, 4), {}, "images of 6x7 pixels are too small for a 9x9 convolution with padding 1: it needs at leas"),
     ],
 )
 def test_bad_input(kernel, options, message):
     how = Convolution(**dict(stride=1, padding=1) | options)
-    with one_line(message):
-        convolve(jnp.ones((1, 6, 7, 4)), jnp.ones(kernel), how)
+    check(message, convolve, jnp.ones((1, 6, 7, 4)), jnp.ones(kernel), how)
+
+
+RNG = np.random.default_rng(0)
+IN, OUT = 7, 5
+INPUTS = {"rows": RNG.normal(size=(3, 6, IN)), "tokens": RNG.normal(size=(3, 2, 4, IN))}  # of three clients
+KERNELS = RNG.normal(size=(3, IN, OUT))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", None])
+@pytest.mark.parametrize("shared", [False, True])
+def test_equals_matmul(float64, platform, shared):
+    """At first and second order, with a kernel of all clients and one of each, of which one or both are trained."""
+    target = None if platform is None else Target(platform)
+
+    @functools.partial(jax.vmap, in_axes=(0, None if shared else 0))
+    def outcomes(inputs, kernel):
+        products = (lambda x, w: multiply(x, w, target)), jnp.matmul
+        cases = itertools.product(inputs.values(), [(0,), (1,), (0, 1)])
+        return [[derivatives(product, trained, of, kernel) for product in products] for of, trained in cases]
+
+    for ours, expected in jax.jit(outcomes)(INPUTS, KERNELS[0] if shared else KERNELS):
+        assert_close(ours, expected, 1e-12)
+
+
+def loops_with(shape, kernel_is_trained, target):
+    """How many loops of a compiled program carry an array of that shape; it has two, of epochs and of steps."""
+    size, rate = shape[::-1], 0.01
+
+    def step(carry, frozen):
+        inputs, kernel = carry
+
+        def loss(inputs, kernel):
+            return jnp.sum(jnp.tanh(multiply(inputs, kernel if kernel_is_trained else frozen, target)))
+
+        return jax.tree.map(lambda x, g: x - rate * g, carry, jax.grad(loss, (0, 1))(inputs, kernel))
+
+    def train(inputs, kernel):
+        def epoch(_, carry):
+            return jax.lax.fori_loop(0, 3, lambda _, carry: step(carry, kernel), carry)
+
+        return jax.lax.fori_loop(0, 2, epoch, (inputs, kernel))
+
+    program = jax.jit(train).lower(jnp.ones((6, size[0])), jnp.ones(size)).compile().as_text()
+    loops = re.findall(r"= \((.*)\) while\(", program)
+    assert len(loops) == 2
+    return sum(f"f32[{shape[0]},{shape[1]}]" in loop for loop in loops)
+
+
+def test_the_transpose_of_a_frozen_kernel_is_made_once():
+    """On CPUs, before both loops; not that of a trained one, and not on other devices."""
+    assert loops_with((40, 24), False, Target()) == 2
+    assert loops_with((40, 24), True, Target()) == 0
+    assert loops_with((40, 24), False, Target("gpu")) == 0
+
+
+def test_gradients_with_fewer_columns_than_rows_are_computed_as_their_transpose():
+    """On CPUs, if there are at least as many rows to add as columns."""
+
+    def product(rows, inputs, outputs, platform):
+        arguments = jnp.ones((rows, inputs)), jnp.ones((rows, outputs))
+        program = jax.jit(functools.partial(of_columns, target=Target(platform))).lower(*arguments).compile()
+        return re.search(r"= f32\[([\d,]+)\]\S* dot\(", program.as_text())[1]
+
+    assert product(64, 24, 8, "cpu") == "8,24"
+    assert [product(64, 24, 8, "gpu"), product(6, 24, 8, "cpu")] == ["24,8", "24,8"]
+    assert product(64, 8, 24, "cpu") == "8,24"

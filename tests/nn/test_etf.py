@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line, run_at_once
+from conftest import assert_close, assert_same_bits, one_line
 from reference.rounds import TRAINING
 
 from fedjax_collapse import Batch, FedAvg, Model, Outputs, nn
@@ -74,20 +74,6 @@ def test_vectors(canonical, method, head, counts, value, of_scale):
     assert_close(slope.ravel(), (np.array(above) - np.array(below)) / 2e-6, 1e-8)
 
 
-@pytest.mark.parametrize(
-    ("method", "head"),
-    [(FedETF(), SCALED), (FedETF(vacant="exclude"), SCALED), (FedGELA(), SCALED), (FedDrPlus(1.0), COSINES)],
-)
-def test_what_moves_the_features_turns_them_alone(canonical, method, head):
-    """Also those of length 1e-8 and 1e8."""
-    features = F3 * np.array([[1e-8], [1.0], [1e8]])
-    value, slope, _ = loss_and_gradients(method, head, LACKING, features)
-    lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(slope, axis=1)
-    np.testing.assert_array_less(np.abs(np.sum(features * slope, axis=1)), 1e-14)
-    assert lengths.min() > 1e-2
-    assert_close(value, loss_and_gradients(method, head, LACKING)[0], 1e-14)
-
-
 @pytest.mark.parametrize("method", [FedETF(), FedETF(vacant="exclude"), FedGELA(), FedDrPlus()])
 @pytest.mark.parametrize("head", [SCALED, PRODUCTS])
 def test_padding_says_nothing(canonical, method, head):
@@ -120,21 +106,6 @@ def test_nothing_is_nan(canonical, method, head):
     alone = loss_and_gradients(method, head, (5, 0, 0), *own)
     is_silent = method == FedETF(vacant="exclude")
     assert is_silent == (not any(map(np.any, alone[:2])))
-
-
-def equal_counts(federation):
-    """Four clients with four examples of each class."""
-    labels = np.asarray(federation.train.labels)
-    rows = np.stack([np.flatnonzero(labels == c)[:16].reshape(4, 4) for c in range(4)], axis=1)
-    return federation.with_partition(list(rows.reshape(4, 16)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [FedETF(), FedGELA()])
-def test_equal_counts_are_federated_averaging(float64, federation, method):
-    balanced, model = equal_counts(federation), Model(nn.MLP(4, hidden=(6,), head=ETF), federation.input_shape)
-    plain, own = (run_at_once(balanced, model, FedAvg(TRAINING, m), rounds=2) for m in ({}, {"own": method}))
-    assert_close(own.variables, plain.variables, 1e-12)
 
 
 @pytest.mark.parametrize(

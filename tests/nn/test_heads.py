@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits, one_line, run_at_once
+from conftest import assert_same_bits, check, one_line, run_at_once
 from small_studies import start, write_config
 from tiny_networks import TINY, tiny_model
 
@@ -89,8 +89,7 @@ def test_options_of_heads(federation):
     assert_same_bits(first.init(key), second.init(key))
     assert list(head_shapes(first)) == ["Dense_0/bias", "Dense_0/kernel"]
     assert list(head_shapes(without_bias)) == ["Dense_0/kernel"] and list(head_shapes(fixed)) == ["head/scale"]
-    with one_line("part head: the network has no such layer"):
-        cosines.mask("head")
+    check("part head: the network has no such layer", cosines.mask, "head")
     assert models[with_options(ETF, projector_dim=0)] is fixed
 
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_close, assert_same_bits, one_line
-from tiny_networks import derivatives, initialize
+from tiny_networks import derivatives
 
-from fedjax_collapse import Model, nn
-from fedjax_collapse.core.records import Batch
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
 from fedjax_collapse.nn.layers import BatchNorm, GroupNorm, avg_pool, max_pool
@@ -246,30 +244,6 @@ def test_group_norm_equals_torch():
         compare_with_torch(lambda x, g=groups, v=variables: GroupNorm(g).apply(v, x), reference, images, 5e-6)
     with one_line("GroupNorm of 6 channels: expected a divisor of them, not 4 groups"):
         GroupNorm(4).init(jax.random.key(0), jnp.asarray(images))
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.SmallCNN(3, channels=(4, 8)),
-        nn.SmallCNN(3, (4, 8), lowering="fused_norm"),
-        nn.SmallCNN(3, (4, 8), norm="none"),
-        nn.MLP(3, (5,)),
-    ],
-)
-def test_padding_rows_change_nothing(module):
-    """Other garbage in masked rows: the same bits everywhere, running statistics included."""
-    model = Model(module, (8, 8, 2))
-    variables = initialize(model)
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(6, 8, 8, 2)).astype(np.float32)
-    mask = np.array([1, 1, 0, 1, 1, 0], bool)
-    outcomes = []
-    for garbage in (0.0, 1e6):
-        filled = jnp.asarray(np.where(mask[:, None, None, None], images, garbage))
-        outputs, stats = jax.jit(model.apply, static_argnums=2)(variables, Batch(filled, jnp.zeros(6, int), mask), True)
-        outcomes.append((jax.tree.map(lambda leaf: leaf[mask], outputs), stats))
-    assert_same_bits(*outcomes)
 
 
 @pytest.mark.parametrize(("norm", "train"), [("batch", True), ("batch", False), ("group", True), ("none", True)])

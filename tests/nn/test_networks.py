@@ -1,4 +1,4 @@
-"""The networks: sizes of the published ones, initialisation, options and wrong inputs."""
+"""The networks, vision transformers among them: sizes of the published ones, initialisation, options, wrong inputs."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, one_line
+from conftest import assert_close, check
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, nn, simulate
@@ -201,18 +201,6 @@ def test_options_may_be_lists():
     assert made == same and hash(made) == hash(same) and made.module.channels == (5, 8)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        ("scaled", [1.359000728, -1.222258593, 0.6655836406, -0.4649724400]),
-        ("layer", [1.279203228, -1.311251524, 0.5833159242, -0.5512676284]),
-    ],
-)
-def test_normalize_features_vectors(float64, how, expected):
-    features, module = jnp.sin(jnp.arange(1.0, 5) ** 2)[None], nn.MLP(2, hidden=(4,), normalize_features=how)
-    assert_close(module.apply({}, features, jnp.ones(1, bool), False, method="projected")[0], expected, 1e-9)
-
-
 @pytest.mark.parametrize("how", [True, "scaled", "layer"])
 def test_features_of_length_zero_have_a_finite_gradient(how):
     module, batch = nn.MLP(2, hidden=(3,), normalize_features=how), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
@@ -327,11 +315,17 @@ def test_adaptive_pooling_equals_torch(extent, size):
         (nn.ResNet20(3, kernel_init="zeros"), 8, "kernel_init 'zeros': expected one of uniform, kaiming_fan_in"),
         (nn.ResNet20(3, blocks=(1, 1)), 8, r"blocks \(1, 1\) and strides \(1, 2, 2\): expected a number a stage"),
         (nn.WideResNet(3, depth=12), 8, r"depth 12, expected 6 n \+ 4"),
+        (nn.ViT(3, size="L"), 8, "ViT: size 'L': expected one of micro, mini, Ti, S, B"),
+        (nn.ViT(3, pool="max"), 8, "ViT: pool 'max': expected one of token, mean"),
+        (nn.ViT(3, gelu="relu"), 8, "ViT: gelu 'relu': expected one of erf, tanh"),
+        (nn.ViT(3, heads=3), 8, "ViT: width 128 with 3 heads, expected a multiple of the number of heads"),
+        (nn.ViT(3, patch=16), 8, "ViT: images of 8x8 pixels are too small, expected at least 16x16"),
+        (nn.ViT(3, patch=3), 8, "images of 8x8 pixels: expected multiples of the patches' 3 pixels"),
+        (nn.ViT(3, dtype="float8"), 8, "dtype 'float8': expected one of None, float32, bfloat16"),
     ],
 )
 def test_wrong_inputs(module, size, message):
-    with one_line(message):
-        jax.eval_shape(Model(module, (size, size, 3)).init, jax.random.key(0))
+    check(message, jax.eval_shape, Model(module, (size, size, 3)).init, jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -345,3 +339,71 @@ def test_lowerings_of_a_network():
     model = Model(nn.ResNet18(10), (32, 32, 3))
     assert count_lowerings(model, batch_size=32) == {"patches": 6, "strips": 1, "winograd2": 3, "winograd4": 10}
     assert count_lowerings(Model(nn.MLP(10), (8, 8, 1)), batch_size=32) == {}
+
+
+@pytest.mark.parametrize(
+    ("size", "patch", "image_shape", "backbone", "with_1000_classes"),
+    [
+        ("Ti", 16, (224, 224, 3), 5_524_416, 5_717_416),
+        ("S", 16, (224, 224, 3), 21_665_664, 22_050_664),
+        ("B", 16, (224, 224, 3), 85_798_656, 86_567_656),
+        ("Ti", 4, (32, 32, 3), 5_360_832, 5_553_832),
+        ("mini", 4, (32, 32, 1), 1_200_512, 1_329_512),
+        ("micro", 7, (28, 28, 1), 204_416, 269_416),
+        ("micro", 4, (28, 28, 1), 204_416, 269_416),
+    ],
+)
+def test_published_vits(size, patch, image_shape, backbone, with_1000_classes):
+    params = Model(nn.ViT(1000, size=size, patch=patch), image_shape).variable_shapes().params
+    counts = {name: sum(leaf.size for leaf in jax.tree.leaves(layer)) for name, layer in params.items()}
+    assert sum(counts.values()) == with_1000_classes
+    assert sum(counts.values()) - counts["Dense_0"] == backbone
+
+
+@pytest.fixture(scope="module")
+def micro_vit():
+    return jax.device_get(Model(nn.ViT(4, size="micro", depth=1), (8, 8, 3)).init(jax.random.key(0)))
+
+
+def test_initialisation_of_a_vit(micro_vit):
+    """Normal of 0.02 and biases of 0; PyTorch's default in the patches and in the classifier."""
+    found = masks.by_path(micro_vit.params)
+    for path, leaf in found.items():
+        if path.endswith("scale"):
+            assert (leaf == 1).all()
+        elif path.startswith(("patches", "Dense_0")):
+            bound = 1 / np.sqrt(48 if path.startswith("patches") else 64)
+            assert 0.9 * bound * (leaf.size > 40) <= np.abs(leaf).max() <= bound
+        elif path.endswith("bias"):
+            assert not leaf.any()
+        elif path != "token":
+            assert np.std(leaf) == pytest.approx(0.02, rel=0.1) and np.abs(leaf).max() > 0.05
+    assert 0 < np.abs(found["token"]).max() < 1e-5
+
+
+def test_forward_and_gradients_of_a_vit_equal_torchs(float64):
+    """Of images that are not square, one channel and two blocks, with the other value of each option."""
+    options = dict(width=12, depth=2, heads=3, mlp_width=20, pool="mean", epsilon=1e-3, gelu="tanh")
+    model = Model(nn.ViT(4, **options), (8, 12, 1))
+    rng, batch = np.random.default_rng(0), batch_of((8, 12, 1))
+    variables = jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape)), model.variable_shapes())
+    weights = jnp.asarray(rng.normal(size=(6, 4)) * np.asarray(batch.mask)[:, None])
+
+    def total(variables):
+        outputs, _ = model.apply(variables, batch, train=True)
+        return jnp.sum(weights * outputs.logits), outputs
+
+    (_, outputs), gradient = compiled(jax.value_and_grad(total, has_aux=True), variables)(variables)
+    network = pytorch_networks.build("vit", 4, (8, 12, 1), **options).double()
+    pytorch_networks.load(network, pytorch_networks.arrays_in_order(model, variables))
+    images = torch.tensor(np.array(batch.inputs)[np.array(batch.mask)]).permute(0, 3, 1, 2)
+    features = network.represent(images)
+    logits = network.head(features)
+    (torch.tensor(np.array(weights)[np.array(batch.mask)]) * logits).sum().backward()
+    assert_close(outputs.features[batch.mask], features.detach().numpy(), 1e-12)
+    assert_close(outputs.logits[batch.mask], logits.detach().numpy(), 1e-12)
+    expected = [parameter.grad.numpy() for parameter in network.parameters()]
+    expected = [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in expected]
+    found = pytorch_networks.arrays_in_order(model, gradient)
+    assert_close(found, expected, 1e-10)
+    assert sum(np.abs(array).max() > 1e-3 for array in found) >= len(found) - 2  # keys' biases have no gradient

@@ -1,4 +1,5 @@
-"""Networks of sequences: sizes of the published ones, initial weights, PyTorch's values, padding, wrong inputs."""
+"""Networks of sequences: sizes of the published ones, initial weights, PyTorch's values, padding, wrong inputs,
+and batches of the tokens that targets need."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,10 @@ from tiny_networks import compiled
 
 from fedjax_collapse import Batch, Model, nn
 from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Examples
+from fedjax_collapse.data.batches import count_tokens, cut_tokens
 from fedjax_collapse.nn.networks.pfl_transformer import sinusoids
+from fedjax_collapse.nn.places import rows_at, spread
 
 IDS, LENGTH, ROWS = 9, 5, 4
 
@@ -108,24 +112,6 @@ def test_forward_and_gradients_equal_torchs(float64, name):
     assert_close(gradient, twin.dump(lambda tensor: tensor.grad), 1e-10)
 
 
-@pytest.mark.parametrize("name", ["stackoverflow", "transformer"])
-def test_later_tokens_change_no_earlier_ones(name):
-    """So that padding at the end, which is no target, changes nothing, bit for bit."""
-    model = model_of(NETWORKS[name][0])
-    variables, rng = model.init(jax.random.key(0)), np.random.default_rng(1)
-    tokens = rng.integers(0, IDS, (2, LENGTH))
-
-    @jax.jit
-    def outputs_of(tokens):
-        batch = Batch(tokens, jnp.zeros(2 * LENGTH, int), jnp.ones(2 * LENGTH, bool))
-        return model.apply(variables, batch, train=False)[0]
-
-    first, second = outputs_of(tokens), outputs_of(np.where(np.arange(LENGTH) < 3, tokens, 0))
-    is_early = np.tile(np.arange(LENGTH) < 3, 2)
-    for a, b in ((first.features, second.features), (first.logits, second.logits)):
-        assert np.array_equal(a[is_early], b[is_early]) and not np.allclose(a[~is_early], b[~is_early])
-
-
 def test_the_head_of_tied_networks_is_the_embedding():
     for network, layer in ((NETWORKS["tied"][0], "Embedding_0"), (NETWORKS["stackoverflow"][0], "Dense_2")):
         mask = masks.by_path(model_of(network).mask("head").params)
@@ -167,3 +153,31 @@ def test_dropout_needs_a_key_and_training():
 def test_wrong_options(network, dtype, message):
     with one_line(message):
         Model(network, (4,), input_dtype=dtype).variable_shapes()
+
+
+PLACES = jnp.array([4, 0, 3, 6, 6, 6])  # of six tokens; three of the places are padding
+
+
+def test_rows_go_and_come_back():
+    rows = jax.random.normal(jax.random.key(0), (6, 2))
+    chosen = rows_at(rows, PLACES)
+    np.testing.assert_array_equal(chosen, [*np.asarray(rows)[[4, 0, 3]], *np.zeros((3, 2))])
+    back = spread(chosen, PLACES, 6)
+    np.testing.assert_array_equal(back, np.where(np.isin(np.arange(6), PLACES)[:, None], rows, 0))
+    assert rows_at(rows, None) is rows and spread(rows, None, 6) is rows
+    for function in (rows_at, lambda rows, places: spread(rows, places, 6)):
+        matrix = jax.jacrev(function)(rows, PLACES).reshape(12, 12)
+        np.testing.assert_array_equal(matrix @ rows.ravel(), function(rows, PLACES).ravel())  # both are linear
+
+
+def test_only_needed_tokens_are_kept():
+    mask = jnp.array([[False, True, False], [False, False, False], [True, False, True]])
+    batch = Batch(jnp.arange(9).reshape(3, 3), jnp.arange(10, 19), mask.reshape(-1))
+    labels, rows = jnp.where(mask, 1, 0), jnp.arange(3)
+    examples = Examples(batch.inputs, labels, None, None, pad=jnp.array(0))
+    assert count_tokens(examples, rows, jnp.ones(3, bool)) == 5 and count_tokens(examples, rows, rows < 2) == 2
+    found = cut_tokens(batch, 6)
+    assert found.places.tolist() == [0, 1, 6, 7, 8, 9]  # 0 and 7 have no target, but a later token has
+    assert found.labels.tolist() == [10, 11, 16, 17, 18, 0]
+    assert found.mask.tolist() == [False, True, True, False, True, False]
+    assert found.inputs is batch.inputs

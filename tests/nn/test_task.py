@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from conftest import assert_close, one_line
+from conftest import assert_close, check, one_line
 from reference.tokens import sentences
 
 from fedjax_collapse import (
@@ -68,8 +68,7 @@ def test_equal_names_give_equal_tasks():
     assert named("classification", 3) == CLASSIFICATION and named("regression", 0) == REGRESSION
     assert named("next_character", 90) == NEXT_CHARACTER and named("multi_label", 500) == MULTI_LABEL
     for name, classes, message in (("words", 9, "expected one of classification"), ("next_word", 4, "0 words")):
-        with one_line(message):
-            named(name, classes)
+        check(message, named, name, classes)
 
 
 def test_several_labels():
@@ -105,10 +104,8 @@ def test_wrong_outputs():
     with one_line(r"logits have shape \[9\], expected \[10\]"):
         next_word(6).check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 10, 6)
     batch = Batch(jnp.zeros((1, 2)), jnp.zeros((1, 4)), jnp.ones(1, bool))
-    with one_line(r"logits \[9\] of labels \[4\], expected a logit for each label"):
-        MULTI_LABEL.loss(outputs, batch)
-    with one_line("recall at 5 of 4 labels; lower top"):
-        MULTI_LABEL.score(outputs, batch)
+    check(r"logits \[9\] of labels \[4\], expected a logit for each label", MULTI_LABEL.loss, outputs, batch)
+    check("recall at 5 of 4 labels; lower top", MULTI_LABEL.score, outputs, batch)
     with one_line(r"labels \[4\] of an example, expected one integer, its class; or take task="):
         CLASSIFICATION.loss(outputs, batch)
 
@@ -148,8 +145,7 @@ def test_ids_beyond_the_vocabulary():
         federation = Federation.from_inputs(of_train, labels, [[0, 1]], of_test, labels)
         network = nn.ShakespeareLSTM(2, vocabulary=9, hidden=2, predicts="last")
         message = rf"data: {name} inputs have ids {found}, expected 0 to 8; correct them, or set vocabulary="
-        with one_line(message):
-            start(federation, Model(network, (3,), input_dtype="int32"))
+        check(message, start, federation, Model(network, (3,), input_dtype="int32"))
     federation = Federation.from_inputs(tokens, labels, [[0, 1]], tokens, labels)
     start(federation, Model(network.clone(vocabulary=10), (3,), input_dtype="int32"))
 

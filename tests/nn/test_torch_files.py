@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, one_line
 from safetensors.torch import save_file
 from tiny_networks import TINY, batch_of, compiled, tiny_model
 
@@ -200,32 +200,10 @@ def refused(model, file, message):
 @pytest.mark.parametrize(
     ("model", "change", "message"),
     [
-        (
-            our_resnet(),
-            {"stem": 7},
-            r"of torchvision: wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; chan",
-        ),
-        (
-            our_resnet(blocks=(3, 1)),
-            {},
-            r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all\); change",
-        ),
-        (
-            our_resnet(),
-            {"blocks": (2, 1, 1)},
-            r"wrong fc|unexpected layer3.0.bn1.bias \[32\], .* \(15 in all\); change",
-        ),
+        (our_resnet(), {"stem": 7}, r"of torchvision: wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
+        (our_resnet(blocks=(3, 1)), {}, r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all\);"),
         (our_resnet(norm="none"), {}, r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
-        (
-            TORCH["mlp"],
-            {},
-            r"of to_torch: missing backbone.1.bias .*; unexpected .*, ... \(4\d in all\); chan",
-        ),
-        (
-            tiny_model("mlp", norm="batch"),
-            {},
-            r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp.* has no",
-        ),
+        (tiny_model("mlp", norm="batch"), {}, r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp.* ha"),
     ],
 )
 def test_what_does_not_fit_is_named(model, change, message, tmp_path):
@@ -291,6 +269,6 @@ def test_pytorch_is_not_needed_otherwise(tmp_path, monkeypatch):
     for module in ("torch_files", "torch_networks"):
         monkeypatch.delitem(sys.modules, f"fedjax_collapse.nn.interchange.{module}", raising=False)
     for file in ("net.pt", "net.safetensors"):
-        with pytest.raises(UserError, match=r'PyTorch is not installed: pip install "fedjax_collapse.export."'):
+        with one_line(r'PyTorch is not installed: pip install "fedjax_collapse.export."'):
             load_pretrained(TORCH["mlp"], tmp_path / file)
     assert_same_bits(loaded(TORCH["mlp"], tmp_path / "own"), variables)
