@@ -1,9 +1,10 @@
-"""Deep linear networks under gradient flow: conserved quantities, and where theorem 1 is exact."""
+"""Theory: deep linear networks under gradient flow, where theorem 1 is exact; FedMR's bound, and margins of discs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import check
 
 from fedjax_collapse.analysis.dynamics import (
     LinearNetwork,
@@ -22,7 +23,7 @@ from fedjax_collapse.analysis.dynamics import (
     singular_value_rates,
     theorem_rates,
 )
-from fedjax_collapse.analysis.spectrum import covariance_spectrum
+from fedjax_collapse.analysis.missing_classes import disc_margins, representation_bound
 
 N = 30
 
@@ -95,14 +96,6 @@ def test_without_balance_the_exact_form_fails():
     assert relative_error(balanced_rates(network, gradient_matrix(network, inputs, labels), N), exact) > 0.1
 
 
-def test_both_gradient_matrices_are_one_if_a_class_is_one_input():
-    network, inputs, _ = instance()
-    labels = np.arange(N) % 3
-    inputs = inputs[:3][labels]
-    matrices = [of(network, inputs, labels) for of in (gradient_matrix, class_mean_gradient_matrix)]
-    np.testing.assert_allclose(*matrices, atol=1e-15)
-
-
 @pytest.mark.parametrize("classes", [1, 2, 4])
 def test_few_classes_lower_the_rank_of_the_gradient_matrix(classes):
     """At most one direction per class, and none more than C - 1: the softmax does not see what all logits share."""
@@ -113,14 +106,6 @@ def test_few_classes_lower_the_rank_of_the_gradient_matrix(classes):
     values = np.linalg.svd(class_mean_gradient_matrix(network, inputs, labels), compute_uv=False)
     assert np.sum(values > 1e-12) == min(classes, 3)
     np.testing.assert_allclose(gradient_matrix(network, inputs, labels).sum(axis=0), 0, atol=1e-14)
-
-
-def test_the_spectrum_of_the_features():
-    """Eq. 6."""
-    network, inputs, _ = instance()
-    covariance = network.product @ np.cov(inputs.T, bias=True) @ network.product.T
-    expected = np.linalg.eigvalsh(covariance)[::-1]
-    np.testing.assert_allclose(covariance_spectrum(inputs @ network.product.T), expected, rtol=1e-12)
 
 
 def test_descent_takes_steps_along_the_gradient_of_the_mean_loss(float64):
@@ -146,3 +131,51 @@ def test_a_random_network(depth):
     for weights in (*network.layers, network.head):
         assert np.sum(weights**2, axis=1).mean() == pytest.approx(0.25, rel=0.1)
     assert alignment(network).mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((0.2, 0.8, 1.0, 0.0, 1), 0.4),
+        ((0.2, 0.8, 1.0, 0.0, 2), 0.08),
+        ((0.2, 0.3, 1.0, 0.1, 3), 1.38),
+        ((0.7, 0.2, 3.0, 0.5, 0), 6.0),
+        ((1.0, 0.0, 1.0, 0.1, 7), 2.7),  # Gamma is the number of rounds
+        ((0.0, 0.5, 1.0, 0.1, 7), 1.1),
+    ],
+)
+def test_values_of_representation_bound(arguments, expected):
+    assert representation_bound(*arguments) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.2, 0.0, 1.0, 0.0, 1), "share 1.2"),
+        ((0.4, -0.1, 1.0, 0.0, 1), "others_share -0.1"),
+        ((0.4, 0.7, 1.0, 0.0, 1), "others_share 0.7 is too large, expected at most 1 - share = 0.6"),
+        ((0.4, 0.5, -1.0, 0.0, 1), "size -1 is"),
+        ((0.4, 0.5, 1.0, -0.1, 1), "margin -0.1"),
+        ((0.4, 0.5, 1.0, 0.0, -1), "rounds -1"),
+        ((0.4, 0.5, 1.0, 0.0, 1.5), "rounds 1.5"),
+    ],
+)
+def test_representation_bound_rejects(arguments, message):
+    check(f"^representation_bound: {message}", representation_bound, *arguments)
+
+
+def test_shares_that_add_up_to_1_but_for_rounding_are_accepted():
+    share, others = 1 / 10, 2 / 10 + 4 / 10 + 3 / 10
+    assert share + others > 1
+    assert representation_bound(share, others, 1.0, 0.0, 1) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("weights", [[[2, 0], [-1, 0.5], [-0.9, -0.5]], [[0.5, -0.9], [-0.5, 0.9], [0, 0]]])
+def test_a_margin_is_the_distance_at_which_another_class_wins(weights):
+    weights, centres, radius = np.array(weights), np.array([[1, 0], [0, 3**0.5], [0, -(3**0.5)]]), 0.5
+    angles = np.linspace(0, 2 * np.pi, 3601)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    for c, margin in enumerate(disc_margins(weights, centres, radius)):
+        inner, outer = np.maximum(radius + margin + np.array([-1e-3, 1e-3]), 0)
+        wins = [bool(np.all(np.argmax((centres[c] + r * circle) @ weights.T, axis=1) == c)) for r in (inner, outer)]
+        assert wins == [margin > -radius, False]
