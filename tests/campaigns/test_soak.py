@@ -1,6 +1,5 @@
-"""The script of long runs, on short ones."""
+"""The script of long runs, on a short one."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -9,17 +8,7 @@ from campaigns import soak
 pytestmark = pytest.mark.slow
 
 
-def test_a_row_for_each_tenth(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(soak.CASES, "states", soak.CASES["states"]._replace(clients=20, hidden=8))
-    assert soak.main(["states", "--rounds=10", f"--json={tmp_path / 'rows.json'}"]) == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["round"] for row in rows] == list(range(1, 11))
-    assert all(row["memory_mib"] > 10 and row["handles"] > 2 for row in rows)
-    assert rows[-1]["written_kib_per_round"] > 0
-    assert "round 10 over round 2: seconds_per_round" in capsys.readouterr().out
-
-
-def test_a_run_from_a_store(tmp_path):
+def test_soak_store_reports_every_round_and_the_run(tmp_path):
     reports = []
     rows = soak.write_store(tmp_path / "store", 300)
     queue = SimpleNamespace(put=reports.append)

@@ -261,7 +261,6 @@ def test_wrong_places(where, words, config, tmp_path, capsys):
 
 @pytest.mark.long
 def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
-    """Other numbers of processes and devices: ``tests/campaigns/layout_campaign.py``."""
     study = tmp_path / "study"
     statuses, outputs, errors = in_many(config, study, (4, 1), *ONE_RUN, STOPS="process 1 in round 2")
     assert statuses == [launch.STOPPED] * 4
