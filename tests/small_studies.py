@@ -1,5 +1,7 @@
 """A study that is trained in seconds: its config, and the launcher without a process of its own."""
 
+import json
+
 import pytest
 from unrendered import svg
 
@@ -33,6 +35,18 @@ def start(*arguments, should_stop=None, renders=False):
         if not renders:
             patch.setattr("fedjax_collapse.results.plot.drawing.svg", svg)
         return launch.main(list(arguments), should_stop)
+
+
+def error_of(capsys, *words):
+    """What was printed as an error: one line, which has the words."""
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and all(word in error for word in words), error
+    return error
+
+
+def rows_of(run, name="metrics"):
+    """The rows of a run's file."""
+    return [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
 
 
 def tree(folder):

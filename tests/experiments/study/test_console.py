@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -176,29 +177,6 @@ def test_live_display_ends_on_an_error(monkeypatch):
 
 
 @pytest.fixture
-def timers(monkeypatch):
-    """The timers that were started; a test calls ``ring`` where three seconds have passed."""
-    started = []
-
-    class Timer:
-        def __init__(self, seconds, function):
-            assert seconds == terminal.PATIENCE
-            self.ring = function
-
-        def start(self):
-            started.append(self)
-
-        def cancel(self):
-            self.ring = None
-
-        def join(self):
-            assert self.ring is None  # or it might still show something
-
-    monkeypatch.setattr(terminal, "Timer", Timer)
-    return started
-
-
-@pytest.fixture
 def screen(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
@@ -206,28 +184,37 @@ def screen(monkeypatch):
     return Stream(terminal=True)
 
 
-def test_a_short_wait_shows_nothing(timers, screen):
+def test_wait_shows_nothing_of_short_work(screen):
     for stream in screen, Stream():
         with Console(stream=stream).wait("reading 9 runs", 9) as advance:
             advance()
         assert stream.text() == ""
 
 
-def test_a_long_wait_is_one_line_where_there_is_no_terminal(timers):
+def wait_for(words, stream):
+    """Until another thread has shown the words."""
+    for _ in range(1000):
+        if words in stream.text():
+            return
+        time.sleep(0.01)
+    raise AssertionError(stream.text())
+
+
+def test_wait_is_one_line_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(terminal, "PATIENCE", 0.0)
     stream = Stream()
     with Console(stream=stream).wait("reading 9 runs", 9) as advance:
-        timers[0].ring()
-        for _ in range(9):
-            advance()
+        wait_for("reading 9 runs ...\n", stream)
+        advance()
     assert stream.text() == "reading 9 runs ...\n"
 
 
-def test_a_long_wait_is_a_bar_on_a_terminal_until_it_ends(timers, screen):
+def test_wait_is_a_bar_on_a_terminal_until_it_ends(monkeypatch, screen):
     """The number of parts may be known late."""
+    monkeypatch.setattr(terminal, "PATIENCE", 0.0)
     console = Console(stream=screen)
     with console.wait("reading 9 runs") as advance:
-        timers[0].ring()
-        assert "reading 9 runs" in screen.text() and " 0/? " in screen.text()
+        wait_for(" 0/? ", screen)
         advance()
         console.note("a line above it")
         advance(7, total=9)
