@@ -1,6 +1,8 @@
 """Small data sets in the files of torchvision, TFDS and Hugging Face."""
 
 import gzip
+import io
+import pickle
 import struct
 
 import numpy as np
@@ -28,26 +30,24 @@ def draw(name, seed=0):
     ]
 
 
+class Python2Pickler(pickle._Pickler):
+    """Writes texts as bytes, as Python 2 does."""
+
+    dispatch = pickle._Pickler.dispatch.copy()
+
+    def save_text(self, text):
+        content = text.encode() if isinstance(text, str) else text
+        short = b"U" + bytes([len(content)]) if len(content) < 256 else b"T" + struct.pack("<i", len(content))
+        self.write(short + content)
+
+    dispatch[str] = dispatch[bytes] = save_text
+
+
 def python2_pickle(value):
-    """A pickle of protocol 2 as Python 2 writes it, with texts as bytes; of dicts, lists, integers and arrays."""
-
-    def text(value):
-        return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
-
-    def write(value):
-        if isinstance(value, dict):
-            return b"}(" + b"".join(write(key) + write(item) for key, item in value.items()) + b"u"
-        if isinstance(value, list):
-            return b"](" + b"".join(map(write, value)) + b"e"
-        if isinstance(value, np.ndarray):
-            shape = b"(" + b"".join(map(write, value.shape)) + b"t"
-            state = b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-            dtype = b"cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR" + state
-            made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" + text(b"b") + b"tR"
-            return made + b"(K\x01" + shape + dtype + b"\x89" + text(value.tobytes()) + b"tb"
-        return b"J" + struct.pack("<i", value) if isinstance(value, int) else text(value.encode())
-
-    return b"\x80\x02" + write(value) + b"."
+    """A pickle of protocol 2, whose arrays are of the NumPy of that time."""
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(value)
+    return file.getvalue().replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray")
 
 
 def save_torchvision(name, root, parts, compressed=False):

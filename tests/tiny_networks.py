@@ -24,10 +24,7 @@ class Tiny(NamedTuple):
 
 TINY = {
     "alexnet": Tiny(
-        nn.AlexNet,
-        dict(width_multiplier=1 / 32),
-        size=64,
-        least=dict(convolutions=((64, 3, 4, 1, True),)),
+        nn.AlexNet, dict(width_multiplier=1 / 32), size=64, least=dict(convolutions=((64, 3, 4, 1, True),))
     ),
     "efficientnet_b0": Tiny(
         nn.EfficientNetB0,

@@ -68,12 +68,10 @@ class TorchMLP(torch.nn.Module):
 
     def dump(self):
         """The library's variables."""
-        params = {
-            f"Dense_{i}": {
-                name: getattr(layer, own).detach().numpy().T.copy() for name, own in leaves_of(layer).items()
-            }
-            for i, layer in enumerate((*self.layers, self.head))
-        }
+        params = {}
+        for i, layer in enumerate((*self.layers, self.head)):
+            named = leaves_of(layer).items()
+            params[f"Dense_{i}"] = {name: getattr(layer, own).detach().numpy().T.copy() for name, own in named}
         return Variables(params, {})
 
 

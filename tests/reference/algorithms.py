@@ -8,10 +8,8 @@ from conftest import assert_close
 from fedjax_collapse.core import masks
 from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.server import evaluated
-from reference.networks import statistics
-from reference.rounds import BODY, EVERYTHING, HEAD, NORMS, PlainFedAvg, is_in
-
-TOLERANCE = 1e-10
+from reference.networks import stacked, statistics
+from reference.rounds import BODY, EVERYTHING, HEAD, NORMS, TOLERANCE, PlainFedAvg, is_in
 
 
 class PlainStates(PlainFedAvg):
@@ -35,8 +33,7 @@ class PlainStates(PlainFedAvg):
         for name, (shared, memory) in self.stored().items():
             assert_close(found.state.server.shared[name], jax.tree.map(rounds.params, shared), TOLERANCE)
             own = [jax.tree.map(lambda of_all, i=i: rounds.params(of_all[i]), memory) for i in range(len(self.sizes))]
-            own = jax.tree.map(lambda *leaves: np.stack(leaves), *own)
-            memory = found.state.clients.memory  # without what is frozen
+            own, memory = stacked(own), found.state.clients.memory  # without what is frozen
             assert_close(memory[name], client_memory.stored({name: own}, memory)[name], TOLERANCE)
 
 

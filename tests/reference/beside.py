@@ -14,10 +14,10 @@ from conftest import assert_close
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.nn.adapters import LoRA
-from reference.networks import TorchCNN
-from reference.rounds import TRAINING, PlainFedAvg, Rounds, is_in
+from reference.networks import TorchCNN, stacked
+from reference.rounds import TOLERANCE, TRAINING, PlainFedAvg, Rounds, is_in
 
-COHORT_SIZE, TOLERANCE = 3, 1e-10
+COHORT_SIZE = 3
 
 
 class Case(NamedTuple):
@@ -93,7 +93,7 @@ def assert_same_rounds(case, name, federation):
     assert case.upload_loss == 0 or (found.arrived == 0).any()
     is_private = model.mask(found.algorithm.private_part)
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]
-    assert_close(own_found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), TOLERANCE)
+    assert_close(own_found, stacked(own), TOLERANCE)
     before, after = masks.by_path(found.variables), masks.by_path(after)
     for path, is_fixed in masks.by_path(found.algorithm.unchanged_by_server(model)).items():
         assert np.array_equal(before[path], after[path]) == (is_fixed or is_in(path, case.plain.keeps)), path

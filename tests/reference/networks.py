@@ -7,15 +7,23 @@ import torch
 from fedjax_collapse.core.records import Variables
 
 
+def load_linear(layer, params):
+    layer.weight.copy_(params["kernel"].T)
+    layer.bias.copy_(params["bias"])
+
+
+def dump_linear(layer):
+    return {"kernel": layer.weight.T, "bias": layer.bias}
+
+
 class TorchCNN(torch.nn.Module):
     """The network of ``nn.SmallCNN(4, channels)``, of two convolutions, on images of two channels."""
 
     def __init__(self, channels):
         super().__init__()
         first, last = channels
-        self.convs = torch.nn.ModuleList(
-            [torch.nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in ((2, first), (first, last))]
-        )
+        convs = (torch.nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in ((2, first), (first, last)))
+        self.convs = torch.nn.ModuleList(convs)
         self.norms = torch.nn.ModuleList([torch.nn.BatchNorm2d(first), torch.nn.BatchNorm2d(last)])
         self.head = torch.nn.Linear(last, 4)
 
@@ -44,11 +52,10 @@ class TorchCNN(torch.nn.Module):
         return self
 
     def load_head(self, params):
-        self.head.weight.copy_(params["Dense_0"]["kernel"].T)
-        self.head.bias.copy_(params["Dense_0"]["bias"])
+        load_linear(self.head, params["Dense_0"])
 
     def dump_head(self):
-        return {"Dense_0": {"kernel": self.head.weight.T, "bias": self.head.bias}}
+        return {"Dense_0": dump_linear(self.head)}
 
     def dump(self):
         """The library's variables."""
@@ -108,6 +115,19 @@ def state(network):
 def statistics(network):
     """The running statistics, not copied."""
     return [b for norm in network.norms for b in (norm.running_mean, norm.running_var)]
+
+
+def stacked(trees):
+    """One tree with the leaves of all."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def set_gradient(network, flat):
+    """Sets the gradients of the parameters to what the flat vector says; returns the parameters."""
+    params = list(network.parameters())
+    for p, g in zip(params, flat.split([p.numel() for p in params]), strict=True):
+        p.grad = g.view_as(p).clone()
+    return params
 
 
 def vector(tensors):

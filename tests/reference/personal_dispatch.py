@@ -12,14 +12,9 @@ from conftest import assert_close
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.core.records import Variables
-from reference.networks import state, vector
-from reference.rounds import BODY, EVERYTHING, HEAD, PlainFedAvg
-
-TOLERANCE = 1e-10
-
-
-def stacked(trees):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+from reference.networks import stacked, state, vector
+from reference.personal_receive import PlainPrototypes
+from reference.rounds import BODY, EVERYTHING, HEAD, TOLERANCE, PlainFedAvg
 
 
 class PlainFedAMP(PlainFedAvg):
@@ -80,13 +75,14 @@ def combination(matrix):
     return found
 
 
-class PlainFedPAC(PlainFedAvg):
+class PlainFedPAC(PlainPrototypes):
     """Prototypes by class, and the heads of the clients that are heard."""
 
     private, phases = HEAD, [(HEAD, 1), (BODY, 2)]
 
     def __init__(self, strength, by):
-        self.strength, self.by, self.prototypes, self.statistics = strength, by, {}, {}
+        super().__init__("fedpac", strength, by == "examples")
+        self.statistics = {}
 
     def start_client(self, client):
         features = copy.deepcopy(client.network).eval()(client.images)[0].detach()
@@ -98,22 +94,11 @@ class PlainFedPAC(PlainFedAvg):
         spread = sum(p**2 * (mean**2).sum() for p, mean in zip(shares, means, strict=True))
         self.statistics[client.id] = (second - spread) / size, h
 
-    def penalty(self, step):
-        rows = zip(step.features, step.labels.tolist(), strict=True)
-        squares = [((z - self.prototypes[label]) ** 2).sum() for z, label in rows if label in self.prototypes]
-        return self.strength * sum(squares) / step.features.numel()
-
     def finish(self, client):
-        features = client.network(client.images)[0].detach()
-        return {c: features[client.labels == c].mean(0) for c in client.labels.unique().tolist()}
+        return self.means(client.network(client.images)[0].detach(), client.labels)
 
     def aggregate(self, received, clients):
-        for label in range(4):
-            has = [client for client in clients if label in client.report]
-            if has:
-                sizes = [int((c.labels == label).sum()) if self.by == "examples" else 1 for c in has]
-                total = sum(size * client.report[label] for size, client in zip(sizes, has, strict=True))
-                self.prototypes[label] = total / sum(sizes)
+        self.aggregate_prototypes(clients)
         heads = [[p.detach().clone() for p in client.network.head.parameters()] for client in clients]
         variances, h = zip(*[self.statistics[client.id] for client in clients], strict=True)
         for i, client in enumerate(clients):
@@ -126,9 +111,7 @@ class PlainFedPAC(PlainFedAvg):
         return self.average(clients)
 
     def check(self, found, rounds):
-        means, valid = found.state.server.shared["fedpac"]
-        assert np.flatnonzero(valid).tolist() == sorted(self.prototypes)
-        assert_close(means[valid], np.stack([self.prototypes[c].numpy() for c in sorted(self.prototypes)]), TOLERANCE)
+        super().check(found, rounds)
         memory = found.state.clients.memory["fedpac"]
         for i, (variance, h) in self.statistics.items():
             assert_close((memory.variance[i], memory.means[i]), (float(variance), h.numpy()), TOLERANCE)

@@ -7,7 +7,7 @@ import jax
 import torch
 from conftest import assert_close
 
-from reference.networks import TorchCNN
+from reference.networks import TorchCNN, dump_linear, load_linear
 from reference.rounds import BODY, PlainFedAvg
 
 cross_entropy = torch.nn.functional.cross_entropy
@@ -25,13 +25,11 @@ class TorchTwoHeads(TorchCNN):
         self.personal = torch.nn.Linear(channels[1], 4)
 
     def load_head(self, params):
-        for layer, own in ((self.head, params["head"]), (self.personal, params["head"]["personal"])):
-            layer.weight.copy_(own["kernel"].T)
-            layer.bias.copy_(own["bias"])
+        load_linear(self.head, params["head"])
+        load_linear(self.personal, params["head"]["personal"])
 
     def dump_head(self):
-        generic, personal = ({"kernel": layer.weight.T, "bias": layer.bias} for layer in (self.head, self.personal))
-        return {"head": {**generic, "personal": personal}}
+        return {"head": {**dump_linear(self.head), "personal": dump_linear(self.personal)}}
 
 
 class PlainFedRoD(PlainFedAvg):
@@ -65,12 +63,11 @@ class TorchShifted(TorchCNN):
         return features, self.head(features + self.shift)
 
     def load_head(self, params):
-        self.head.weight.copy_(params["head"]["kernel"].T)
-        self.head.bias.copy_(params["head"]["bias"])
+        load_linear(self.head, params["head"])
         self.shift.copy_(params["head"]["shift"])
 
     def dump_head(self):
-        return {"head": {"kernel": self.head.weight.T, "bias": self.head.bias, "shift": self.shift}}
+        return {"head": {**dump_linear(self.head), "shift": self.shift}}
 
 
 class PlainFedDBE(PlainFedAvg):

@@ -2,17 +2,14 @@
 
 import copy
 
-import jax
 import numpy as np
 import torch
 from conftest import assert_close
 
 from fedjax_collapse.training import client_memory
-from reference.networks import load_params, statistics, vector
+from reference.networks import load_params, set_gradient, stacked, statistics, vector
 from reference.personal_steps import PlainSteps
-from reference.rounds import BODY, EVERYTHING, PlainFedAvg, is_in
-
-TOLERANCE = 1e-10
+from reference.rounds import BODY, EVERYTHING, TOLERANCE, PlainFedAvg, is_in
 
 
 class PlainPerFedAvg(PlainSteps):
@@ -38,7 +35,7 @@ class PlainPerFedAvg(PlainSteps):
         for hessian in own:
             above, below = (self.gradient_at(client, w + d * g, hessian) for d in (self.delta, -self.delta))
             g = g - self.alpha * (above - below) / (2 * self.delta)
-        self.set_gradient(client, g)
+        set_gradient(client.network, g)
 
 
 class PlainAPFL(PlainFedAvg):
@@ -101,9 +98,7 @@ class PlainAPFL(PlainFedAvg):
         return found
 
     def step(self, client, slope):
-        params = list(client.second.parameters())
-        for p, g in zip(params, slope.split([p.numel() for p in params]), strict=True):
-            p.grad = g.view_as(p).clone()
+        set_gradient(client.second, slope)
         if self.training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(client.trained, self.training.clip_norm)
         client.second_optimizer.step()
@@ -117,7 +112,7 @@ class PlainAPFL(PlainFedAvg):
 
     def check(self, found, rounds):
         stored = [self.own.get(i, self.initial) for i in range(len(self.sizes))]
-        networks = jax.tree.map(lambda *leaves: np.stack(leaves), *(network.dump() for network, _ in stored))
+        networks = stacked(network.dump() for network, _ in stored)
         memory = found.state.clients.memory["apfl"]
         trained = client_memory.stored({"of": networks}, {"of": memory.variables})["of"]  # without what is frozen
         assert_close(memory.variables, trained, TOLERANCE)

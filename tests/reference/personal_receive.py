@@ -10,49 +10,64 @@ from conftest import assert_close
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import method_key
-from reference.rounds import EVERYTHING, PlainFedAvg, is_in
-
-TOLERANCE = 1e-10
+from reference.rounds import EVERYTHING, TOLERANCE, PlainFedAvg, is_in
 
 
-class PlainFedProto(PlainFedAvg):
-    """Prototypes by class; ``epochs``: of how many last ones a client collects features, 0 after training."""
+class PlainPrototypes(PlainFedAvg):
+    """Means of the clients' means of features by class, of those that report the class; ``name`` of the method."""
 
-    private = EVERYTHING
-
-    def __init__(self, epochs, by_examples):
-        self.epochs, self.by_examples, self.prototypes = epochs, by_examples, {}
-
-    def start_client(self, client):
-        self.seen = []
+    def __init__(self, name, strength, by_examples):
+        self.name, self.strength, self.by_examples, self.prototypes = name, strength, by_examples, {}
 
     def penalty(self, step):
-        self.seen.append((step.features.detach(), step.labels))
         rows = zip(step.features, step.labels.tolist(), strict=True)
         squares = [((z - self.prototypes[label]) ** 2).sum() for z, label in rows if label in self.prototypes]
-        return 0.6 * sum(squares) / step.features.numel()
+        return self.strength * sum(squares) / step.features.numel()
 
-    def finish(self, client):
-        if self.epochs == 0:
-            self.seen = [(client.network(client.images)[0].detach(), client.labels)]
-        kept = -(-len(client.labels) // self.training.batch_size) * self.epochs
-        features, labels = map(torch.cat, zip(*self.seen[-kept:], strict=True))
+    def means(self, features, labels):
         return {c: features[labels == c].mean(0) for c in labels.unique().tolist()}
 
-    def aggregate(self, received, clients):
-        self.prototypes = {}
+    def aggregate_prototypes(self, clients):
         for label in range(4):
             has = [client for client in clients if label in client.report]
             if has:
                 sizes = [int((client.labels == label).sum()) if self.by_examples else 1 for client in has]
                 total = sum(size * client.report[label] for size, client in zip(sizes, has, strict=True))
                 self.prototypes[label] = total / sum(sizes)
-        return received
 
     def check(self, found, rounds):
-        means, valid = found.state.server.shared["fedproto"]
+        means, valid = found.state.server.shared[self.name]
         assert np.flatnonzero(valid).tolist() == sorted(self.prototypes)
         assert_close(means[valid], np.stack([self.prototypes[c].numpy() for c in sorted(self.prototypes)]), TOLERANCE)
+
+
+class PlainFedProto(PlainPrototypes):
+    """``epochs``: of how many last ones a client collects features, 0 after training."""
+
+    private = EVERYTHING
+
+    def __init__(self, epochs, by_examples):
+        super().__init__("fedproto", 0.6, by_examples)
+        self.epochs = epochs
+
+    def start_client(self, client):
+        self.seen = []
+
+    def penalty(self, step):
+        self.seen.append((step.features.detach(), step.labels))
+        return super().penalty(step)
+
+    def finish(self, client):
+        if self.epochs == 0:
+            self.seen = [(client.network(client.images)[0].detach(), client.labels)]
+        kept = -(-len(client.labels) // self.training.batch_size) * self.epochs
+        features, labels = map(torch.cat, zip(*self.seen[-kept:], strict=True))
+        return self.means(features, labels)
+
+    def aggregate(self, received, clients):
+        self.prototypes = {}
+        self.aggregate_prototypes(clients)
+        return received
 
 
 class PlainFedALA(PlainFedAvg):
@@ -114,7 +129,6 @@ class PlainFedALA(PlainFedAvg):
         for stored, networks in ((memory.last, self.last), (memory.weights, self.mixing)):
             for i, network in enumerate(networks):
                 expected = masks.by_path(network.dump().params)
-                assert_close(
-                    {path: leaf[i] for path, leaf in stored.items()}, {p: expected[p] for p in stored}, TOLERANCE
-                )
+                for path, leaf in stored.items():
+                    assert_close(leaf[i], expected[path], TOLERANCE)
         assert any((leaf < 1).any() for leaf in memory.weights.values())

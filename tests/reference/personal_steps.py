@@ -2,16 +2,12 @@
 
 import copy
 
-import jax
-import numpy as np
 import torch
 from conftest import assert_close
 from torch.nn.utils import vector_to_parameters
 
-from reference.networks import statistics, vector
-from reference.rounds import PlainFedAvg
-
-TOLERANCE = 1e-10
+from reference.networks import load_params, set_gradient, stacked, statistics, vector
+from reference.rounds import TOLERANCE, PlainFedAvg
 
 
 class PlainSteps(PlainFedAvg):
@@ -37,21 +33,6 @@ class PlainSteps(PlainFedAvg):
                 b.copy_(old)
         return found
 
-    def set_gradient(self, client, flat):
-        params = list(client.network.parameters())
-        for p, g in zip(params, flat.split([p.numel() for p in params]), strict=True):
-            p.grad = g.view_as(p).clone()
-
-    def stored(self, client):
-        """The network that the client stores, of which the own params are ``client.own``."""
-        network = copy.deepcopy(client.network).eval()
-        vector_to_parameters(client.own, network.parameters())
-        return network
-
-    def stacked(self):
-        models = [self.own.get(i, self.initial).dump() for i in range(len(self.sizes))]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
-
 
 class PlainPFedMe(PlainSteps):
     """With the steps' rate, decay and number; ``is_kept``: theta goes on from batch to batch."""
@@ -71,13 +52,14 @@ class PlainPFedMe(PlainSteps):
             slope = self.gradient_at(client, client.own, loss, moves_statistics=i == 0)
             slope = slope + self.strength * (client.own - w) + self.inner_decay * client.own
             client.own = client.own - self.rate * slope
-        self.set_gradient(client, self.strength * (w - client.own))
+        set_gradient(client.network, self.strength * (w - client.own))
 
     def finish(self, client):
-        self.own[client.id] = self.stored(client)
+        self.own[client.id] = load_params(copy.deepcopy(client.network).eval(), client.own)
 
     def aggregate(self, received, clients):
         return (1 - self.beta) * received + self.beta * self.average(clients)
 
     def check(self, found, rounds):
-        assert_close(found.state.clients.memory["pfedme"], self.stacked(), TOLERANCE)
+        models = [self.own.get(i, self.initial).dump() for i in range(len(self.sizes))]
+        assert_close(found.state.clients.memory["pfedme"], stacked(models), TOLERANCE)

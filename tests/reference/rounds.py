@@ -21,6 +21,7 @@ from reference.networks import TorchCNN, load_params, state, statistics, vector
 torch.set_num_threads(1)  # for so small a network several wait longer for one another than they work
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
+TOLERANCE = 1e-10  # of what the library stores
 EVERYTHING, HEAD, BODY, NORMS = ("",), ("head",), ("convs", "norms"), ("norms",)  # parts, by what is in a name
 
 
