@@ -38,18 +38,7 @@ from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.round_arrays import read_npz
 from fedjax_collapse.run.checkpoint import Checkpoints
 
-METHODS = {
-    "feddecorr": "dict(methods=dict(feddecorr=dict(strength=0.1)))",
-    "scaffold": "dict(methods=dict(scaffold=dict()))",
-    "moon": "dict(methods=dict(moon=dict(strength=1.0)))",
-    "fedbn": "dict(server=dict(batch_norm='local'), network=dict(name='small_cnn', channels=(2,)))",
-    "fedmr": "dict(methods=dict(fedmr=dict(inter=0.1)))",
-    "fedlesam": "dict(methods=dict(fedlesam=dict(rho=0.1)))",
-    "fedcm": "dict(methods=dict(fedcm=dict(alpha=0.5)))",
-    "fedexp": "dict(methods=dict(fedexp=dict()))",
-    "fedrep": "dict(methods=dict(fedrep=dict(head_epochs=1, body_epochs=1)))",
-    "ccvr": "dict(methods=dict(ccvr=dict(samples=20, epochs=2)))",
-}
+METHODS = ("feddecorr", "scaffold", "moon", "fedbn", "fedmr", "fedlesam", "fedcm", "fedexp", "fedrep", "ccvr")
 _CONFIG = """
 from experiments.configs import base
 
@@ -59,9 +48,8 @@ def get_config(arg=""):
     config.rounds, config.checkpoint_every, config.clients = 3, 1, 3
     config.seeds = {seeds}
     config.training.epochs, config.training.batch_size = 1, 256
-    config.network = dict(name="mlp", hidden=(6,))
+    config.network = dict(name="small_cnn", channels=(2,))  # with BatchNorm
     config.engine.runs = "together"
-    config.arms = dict({method}={changes})
     return config
 """
 _KILLED = -signal.SIGKILL
@@ -87,8 +75,12 @@ class Case(NamedTuple):
 
     def write_config(self) -> None:
         self.folder.mkdir(parents=True)
-        text = _CONFIG.format(seeds=self.seeds, method=self.method, changes=METHODS[self.method])
-        (self.folder / "config.py").write_text(text)
+        (self.folder / "config.py").write_text(_CONFIG.format(seeds=self.seeds))
+
+    def command(self, name: str) -> list[str]:
+        """The launcher's arguments, for the folder ``name``."""
+        of_method = f"--compare={self.method}", f"--arm={self.method}"
+        return [f"--config={self.folder / 'config.py'}", *of_method, f"--workdir={self.folder / name}"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -183,9 +175,8 @@ def _launch(case, name, kill_at):
     shutil._use_fd_functions = False  # it names what it removes by whole paths then
     sys.addaudithook(_hook(workdir, case.file(name, "operations").open("w"), kill_at))
     summaries.write_report = lambda study: study  # it takes longer than all else
-    command = [f"--config={case.folder / 'config.py'}", f"--workdir={workdir}"]
     try:
-        status = launch.main([*command, f"--compilation_cache={case.out / 'compiled'}"])
+        status = launch.main([*case.command(name), f"--compilation_cache={case.out / 'compiled'}"])
         if status == 0:
             case.file(name, "digests").write_text(json.dumps(digests(workdir)))
     except BaseException:

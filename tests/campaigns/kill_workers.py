@@ -22,39 +22,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.campaigns.kill_campaign import digests
+from tests.campaigns.kill_campaign import Case, digests
 
 _LAUNCHER = Path(__file__).resolve().parents[2] / "experiments/launch.py"
-_CONFIG = """
-from experiments.configs import base
-
-
-def get_config(arg=""):
-    config = base.get_config()
-    config.rounds, config.checkpoint_every, config.clients = 40, 2, 3
-    config.seeds = (0, 1, 2)
-    config.training.epochs, config.training.batch_size = 1, 256
-    config.network = dict(name="mlp", hidden=(6,))
-    config.arms.feddecorr = dict(methods=dict(feddecorr=dict(strength=0.1)))
-    config.arms.scaffold = dict(methods=dict(scaffold=dict()))
-    return config
-"""
+_CHANGES = ("--config.rounds=40", "--config.checkpoint_every=2", "--config.engine.runs=separate")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     options = _parse(arguments)
     moments, killed, differing, studies = random.Random(options.seed), collections.Counter(), 0, 0
-    (options.out / "config.py").write_text(_CONFIG)
+    case = Case("scaffold", tuple(range(6)), options.out)
+    case.write_config()
     began = time.perf_counter()
-    while (process := _start(options, "whole")).wait():
-        print(f"the study itself ended with {process.returncode}: see {options.out / 'whole.log'}")
+    if status := _start(case, "whole", options).wait():
+        print(f"the study itself ended with {status}: see {case.file('whole', 'log')}")
         return 1
-    seconds = time.perf_counter() - began
-    expected = digests(options.out / "whole")
+    seconds, expected, folder = time.perf_counter() - began, digests(case.folder / "whole"), case.folder / "killed"
     while killed.total() < options.kills:
-        process, starts = _start(options, "killed"), 1
-        while True:
+        status = starts = 1
+        process = _start(case, "killed", options)
+        while status:
             allowed = options.kills > killed.total()
             try:
                 status = process.wait(moments.uniform(0, seconds / 2) if allowed else None)
@@ -64,23 +52,21 @@ def main(arguments: Sequence[str]) -> int:
                 os.kill(victim, signal.SIGKILL)
                 killed["parent" if victim == process.pid else "worker"] += 1
                 continue
-            if status == 0:
-                break
-            process, starts = _start(options, "killed"), starts + 1
-        found = digests(options.out / "killed")
+            if status:
+                process, starts = _start(case, "killed", options), starts + 1
+        found = digests(folder)
         names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         differing, studies = differing + bool(names), studies + 1
         kills = f"{killed['worker']} workers and {killed['parent']} parents killed"
         print(f"study {studies}: {kills}, {starts} starts, differing: {', '.join(names) or 'nothing'}", flush=True)
-        shutil.move(options.out / "killed", options.out / f"differs{studies}") if names else None
-        shutil.rmtree(options.out / "killed", ignore_errors=True)
+        shutil.move(folder, case.folder / f"differs{studies}") if names else shutil.rmtree(folder)
     return 1 if differing else 0
 
 
-def _start(options, name):
-    command = [sys.executable, _LAUNCHER, f"--config={options.out / 'config.py'}", f"--workdir={options.out / name}"]
-    with (options.out / f"{name}.log").open("a") as log:
-        return subprocess.Popen([*command, f"--workers={options.workers}"], stdout=log, stderr=log)
+def _start(case, name, options):
+    command = [sys.executable, _LAUNCHER, *case.command(name), *_CHANGES, f"--workers={options.workers}"]
+    with case.file(name, "log").open("a") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def _children(process):

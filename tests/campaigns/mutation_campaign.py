@@ -192,15 +192,8 @@ def _first_failure(arguments, copy, seconds):
 
 
 def make_copy(folder: Path) -> Path:
-    """Returns a copy of this clone's tracked files, with what its tests have compiled."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    if (cache := ROOT / ".pytest_cache" / "jax").is_dir():
-        shutil.copytree(cache, folder / ".pytest_cache" / "jax")
-    return folder
+    """Returns a copy of this clone, with what its tests have compiled."""
+    return shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "build", "__pycache__"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,22 +1,17 @@
-"""A run from a store of many clients: its seconds and memory, and whether a SIGKILL changes it.
+"""A run from a store of many clients: how long it takes to start and for a round, and its memory.
 
     python tests/campaigns/soak.py            # 30 rounds of 1,000,000 clients on disk, 1,000 in each
     python tests/campaigns/soak.py --clients=20000 --rounds=12 --scaffold
 
-Writes a store of ragged clients, runs from it, runs again in a process that is killed and resumed in another one, and
-compares every bit; the exit status is 1 if something differs. Reads /proc, so it needs Linux.
+That such a run resumes to the same bits is tested by ``tests/engine/test_disk_rounds.py``. Reads /proc, so it needs
+Linux.
 """
 
 import argparse
-import hashlib
-import multiprocessing
-import os
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone works without being installed
 
@@ -24,42 +19,9 @@ import jax
 import numpy as np
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, engine, nn, simulate
-from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.data.store import StoreWriter
-from fedjax_collapse.run.history import read_arrays
 
 _COHORT, _SHAPE, _CLASSES = 1000, (6, 6, 1), 5
-
-
-class Stored(NamedTuple):
-    """A run from a store, in a process of its own."""
-
-    start_seconds: float  # from opening the store to the first round, without compiling and imports
-    seconds_per_round: float  # median, without the first two
-    index_mib: float  # resident after opening the store, more than before, without mapped files
-    peak_mib: float  # the same, at most after a round
-    digest: str  # of the final variables, the metrics and the records
-
-
-def soak_store(clients: int, rounds: int, folder: Path, is_scaffold: bool) -> bool:
-    """Runs from a store of this many clients; returns whether a run that was killed leaves the same bits."""
-    started = time.perf_counter()
-    rows = write_store(folder / "store", clients)
-    size = sum(path.stat().st_size for path in (folder / "store").iterdir()) / 2**20
-    print(
-        f"store of {clients:,} clients, {rows:,} rows, {size:.0f} MiB, written in {time.perf_counter() - started:.0f} s"
-    )
-    given = folder / "store", min(_COHORT, clients // 10), rounds, is_scaffold
-    whole = _in_process(folder / "whole", *given)
-    print(
-        f"start {whole.start_seconds:.2f} s, {whole.seconds_per_round:.3f} s/round, resident for the index "
-        f"{whole.index_mib:.0f} MiB, in the rounds at most {whole.peak_mib:.0f} MiB"
-    )
-    _in_process(folder / "killed", *given, kill_after=rounds // 2)
-    again = _in_process(folder / "killed", *given)
-    is_same = again.digest == whole.digest
-    print(f"killed after round {rounds // 2} and resumed: {'the same bits' if is_same else 'OTHER BITS'}")
-    return is_same
 
 
 def write_store(folder: Path, clients: int) -> int:
@@ -80,45 +42,32 @@ def write_store(folder: Path, clients: int) -> int:
         return store.rows
 
 
-def _in_process(*arguments, kill_after=None):
-    """Returns what a run reports; None if it is killed after a round."""
-    context = multiprocessing.get_context("spawn")
-    reports = context.SimpleQueue()
-    process = context.Process(target=_run_stored, args=(reports, *arguments))
-    process.start()
-    while not isinstance(report := reports.get(), Stored):
-        if report == kill_after:
-            os.kill(process.pid, signal.SIGKILL)
-            break
-    process.join()
-    return report if isinstance(report, Stored) else None
+def run(folder: Path, clients: int, rounds: int, is_scaffold: bool) -> dict[str, float]:
+    """Trains on the store of a folder, in its folder ``run``.
 
-
-def _run_stored(reports, folder, store, cohort, rounds, is_scaffold):
-    """Reports every round, and at the end a ``Stored``."""
+    Returns the seconds from opening the store to the first round, without compiling, those of a round, the median
+    without the first two, and the MiB that opening the store and, at most, the rounds take.
+    """
     model = Model(nn.MLP(_CLASSES, hidden=(16,)), _SHAPE)
     algorithm = FedAvg(LocalTraining(epochs=1, batch_size=16), {"scaffold": Scaffold()} if is_scaffold else {})
     jax.block_until_ready(model.init(jax.random.key(0)))
     before, times, compiling = _own_mib(), [time.perf_counter()], []
-    federation = Federation.from_store(store)
+    federation = Federation.from_store(folder / "store")
     resident = [_own_mib() - before]
-    rule = engine.Participation(fraction=cohort / federation.num_clients, sampler=engine.HostUniform())
+    rule = engine.Participation(fraction=min(_COHORT, clients // 10) / clients, sampler=engine.HostUniform())
 
     def listener(row, timing):
         times.append(time.perf_counter())
         resident.append(_own_mib() - before)
         compiling.append(timing["compile"] + timing["train"] + timing["evaluate"])
-        reports.put(row["round"])
 
-    result = simulate(
+    simulate(
         federation, model, algorithm, rounds=rounds, key=jax.random.key(0), participation=rule, listener=listener,
-        checkpoint_every=5, folder=folder,
+        checkpoint_every=5, folder=folder / "run",
     )  # fmt: skip
     seconds = np.diff(times)
-    metrics = hashlib.sha256((folder / "metrics.jsonl").read_bytes()).hexdigest()
-    found = digest([jax.device_get(result.variables), read_arrays(folder, "clients")]) + metrics
     start, per_round = float(seconds[0] - compiling[0]), float(np.median(seconds[2:]))
-    reports.put(Stored(start, per_round, resident[0], max(resident), found))
+    return dict(start=start, per_round=per_round, index_mib=resident[0], peak_mib=max(resident))
 
 
 def _own_mib():
@@ -135,8 +84,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scaffold", action="store_true", help="every client keeps a state")
     parser.add_argument("--folder", type=Path, help="where the store is written; by default a temporary folder")
     asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        return not soak_store(asked.clients, asked.rounds, Path(folder), asked.scaffold)
+    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+        folder, started = Path(name), time.perf_counter()
+        rows = write_store(folder / "store", asked.clients)
+        mib = sum(path.stat().st_size for path in (folder / "store").iterdir()) / 2**20
+        written = time.perf_counter() - started
+        print(f"store of {asked.clients:,} clients, {rows:,} rows, {mib:.0f} MiB, written in {written:.0f} s")
+        for what, value in run(folder, asked.clients, asked.rounds, asked.scaffold).items():
+            print(f"{what} {value:.3f}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ def test_kill_campaign_continues_killed_studies_to_the_same_bits(tmp_path):
 def test_kill_campaign_methods_are_valid(tmp_path, method):
     case = kill_campaign.Case(method, (0,), tmp_path)
     case.write_config()
-    config = launch.parse([f"--config={case.folder / 'config.py'}"]).config
-    build.algorithm(resolve_arm(config, method)).check()
+    build.algorithm(resolve_arm(launch.parse(case.command("whole")).config, method)).check()
 
 
 def test_kill_campaign_compare_names_what_differs(tmp_path):

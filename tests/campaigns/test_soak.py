@@ -1,18 +1,13 @@
-"""The script of long runs, on a short one."""
-
-from types import SimpleNamespace
+"""The script of a run from a store, on a small one."""
 
 import pytest
 from campaigns import soak
 
-pytestmark = pytest.mark.slow
 
-
-def test_soak_store_reports_every_round_and_the_run(tmp_path):
-    reports = []
-    rows = soak.write_store(tmp_path / "store", 300)
-    queue = SimpleNamespace(put=reports.append)
-    soak._run_stored(queue, tmp_path / "run", tmp_path / "store", 30, 4, False)
-    *rounds, stored = reports
-    assert rows > 300 and rounds == [1, 2, 3, 4]
-    assert stored.start_seconds > 0 and stored.seconds_per_round > 0 and stored.peak_mib >= 0
+@pytest.mark.slow
+def test_soak_measures_a_run_from_a_store(capsys):
+    assert soak.main(["--clients=300", "--rounds=4", "--scaffold"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.startswith("store of 300 clients, ")
+    found = {name: float(value) for name, value in map(str.split, rows)}
+    assert min(found["start"], found["per_round"]) > 0 and found["peak_mib"] >= found["index_mib"]
