@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from unrendered import svg
 
@@ -18,10 +19,19 @@ def get_config(arg=""):
 """
 
 
-def write_config(folder, *changes):
-    """Its config file in the folder, changed by these lines; the argument that names it."""
+BASE = """
+from experiments.configs import base
+
+def get_config(arg=""):
+    config = base.get_config()
+{changes}    return config
+"""
+
+
+def write_config(folder, *changes, of=CONFIG):
+    """Writes a config file into the folder, changed by these lines; returns the argument that names it."""
     file = folder / "config.py"
-    file.write_text(CONFIG.format(changes="".join(f"    {line}\n" for line in changes)), encoding="utf-8")
+    file.write_text(of.format(changes="".join(f"    {line}\n" for line in changes)), encoding="utf-8")
     return f"--config={file}"
 
 
@@ -35,6 +45,13 @@ def start(*arguments, should_stop=None, renders=False):
         if not renders:
             patch.setattr("fedjax_collapse.results.plot.drawing.svg", svg)
         return launch.main(list(arguments), should_stop)
+
+
+def write_data(seed=0):
+    """Writes 120 small images of three classes, as ``data.npz`` in the current folder."""
+    rng = np.random.default_rng(seed)
+    images, labels = rng.integers(0, 255, (120, 4, 4, 1)).astype(np.uint8), np.arange(120) % 3
+    np.savez("data.npz", images=images[:90], labels=labels[:90], test_images=images[90:], test_labels=labels[90:])
 
 
 def error_of(capsys, *words):

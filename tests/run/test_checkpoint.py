@@ -42,11 +42,9 @@ def blocked(monkeypatch):
 def run(federation, model):
     """Two rounds, or as many, with a checkpoint after each; client states that are on the host are changed in place."""
 
-    def run_rounds(folder, algorithm=None, rounds=2, **options):
+    def run_rounds(folder, algorithm=FedAvg(TRAINING, {"scaffold": Scaffold()}), rounds=2, **options):  # noqa: B008
         options = dict(checkpoint_every=1, storage="host", folder=folder) | options
-        return run_at_once(
-            federation, model, algorithm or FedAvg(TRAINING, {"scaffold": Scaffold()}), rounds, **options
-        )
+        return run_at_once(federation, model, algorithm, rounds, **options)
 
     return run_rounds
 
@@ -73,9 +71,8 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(run, tmp_path, monkeypatch,
     assert seen == [1, 2] and rounds_kept(tmp_path / "run") == (1, 2)
     assert_same_bits(result.variables, expected.variables)
     for round in (1, 2):
-        found, should = (
-            Checkpoints(tmp_path / name / "checkpoints").load(round, result.state) for name in ("run", "expected")
-        )
+        both = (Checkpoints(tmp_path / name / "checkpoints") for name in ("run", "expected"))
+        found, should = (of.load(round, result.state) for of in both)
         assert_same_bits(found[0]._replace(key=()), should[0]._replace(key=()))
         assert found[1]["metrics.jsonl"] == should[1]["metrics.jsonl"]
 

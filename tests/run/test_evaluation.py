@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from conftest import assert_close
 from flax import struct
+from small_studies import rows_of
+from test_divergence import Wrong
 
 import fedjax_collapse as fc
 from experiments.study.summaries import summarize
-from fedjax_collapse import FedAvg, Federation, Model, Recalibrate, Term, measurements, nn, option, simulate
+from fedjax_collapse import FedAvg, Federation, Model, Recalibrate, measurements, nn, simulate
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, ClientState, Ownership, Server
+from fedjax_collapse.core.records import ClientState, Ownership, Server
 from fedjax_collapse.data import Domains
 from fedjax_collapse.results.summaries import summarize_run
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.own_tests import by_stage
-from fedjax_collapse.training import local
-from fedjax_collapse.training import server as server_rules
 
 TRAINING = fc.LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -58,7 +58,7 @@ def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
     """FedBN: the server's params with each client's own BatchNorm, here random, so that they answer differently."""
     algorithm = FedAvg(TRAINING, private="batch_norm")
     model = Model(nn.SmallCNN(4, channels=(6,)), domains.input_shape)
-    server, clients, _, _ = fc.engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
+    server, clients, *_ = fc.engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     rng = np.random.default_rng(0)
     private = {
         name: jnp.asarray(rng.normal(0, 3, leaf.shape) ** 2 - 4 * ("var" not in name), leaf.dtype)
@@ -76,23 +76,6 @@ def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
     own = by_stage(*arguments, finetuning=None, key=jax.random.key(0), round=0)["received"]
     np.testing.assert_allclose(own.score / own.size, expected, rtol=1e-6)
     assert np.abs(np.subtract(expected, of_server)).max() > 0.1
-
-
-def test_what_is_private_is_not_uploaded(federation):
-    algorithm = FedAvg(TRAINING, private="batch_norm")
-    model = Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
-    server, state = server_rules.init(algorithm, model, model.init(jax.random.key(0)), 5)
-    rows, size = federation.ownership.rows[0], federation.ownership.sizes[0]
-    client = Client(0, size, 1.0, jax.random.key(1), 5, 22.0, rows=rows, state=state)
-
-    @jax.jit
-    def run_client(examples, server, client):
-        return local.run(local.LocalContext(algorithm, model, examples, server, 0, client))
-
-    upload, after, _ = run_client(federation.train, server, client)
-    assert not jax.tree.leaves((upload.mean.params["BatchNorm_0"], upload.mean.batch_stats))
-    assert len(jax.tree.leaves(upload.mean.params)) == len(jax.tree.leaves(server.variables.params)) - 2
-    assert all(np.any(new != old) for new, old in zip(*map(jax.tree.leaves, (after, state)), strict=True))
 
 
 def test_own_test_sets_have_the_clients_class_shares():
@@ -114,15 +97,13 @@ def test_recalibrated_statistics_are_the_cohorts(federation):
     assert_close(result.variables.params, plain.variables.params, 1e-6)
     steps = plain.clients["steps"][0]
     cohort = np.flatnonzero(steps)
-    expected, total = 0.0, 0
+    expected, total, layout = 0.0, 0, ("NHWC", "HWIO", "NHWC")
     conv = result.variables.params["Conv_0"]["kernel"]
     for client in cohort:
         rows = np.asarray(federation.ownership.rows[client])[: int(federation.ownership.sizes[client])]
         for first in range(0, len(rows), 8):
             images = (np.asarray(federation.train.inputs)[rows[first : first + 8]].astype(np.float32) - 100) / 64
-            outputs = jax.lax.conv_general_dilated(
-                images, conv, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
+            outputs = jax.lax.conv_general_dilated(images, conv, (1, 1), "SAME", dimension_numbers=layout)
             flat = np.asarray(outputs).reshape(-1, 6)
             expected += len(images) * np.stack([flat.mean(0), flat.var(0, ddof=1)])
             total += len(images)
@@ -176,32 +157,17 @@ class Unheard(fc.Participation):
         return cohort < 4
 
 
-@struct.dataclass
-class Bomb(fc.Regularizer):
-    """A term whose gradient is not finite at one client."""
-
-    strength: float = 1.0
-    client: int = option(4)
-
-    def penalty(self, view):
-        return {
-            "burst": Term(
-                self.strength, jnp.where(view.client.id == self.client, jnp.nan, 0.0) * jnp.sum(view.outputs.logits)
-            )
-        }
-
-
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_nothing_is_scored_once_the_model_is_not_finite(domains, tmp_path):
     """In rows, arrays, file and summary, of the server's and of local models, whichever way they are scored."""
     scoring = ("class_accuracy", "prediction_bias", "confusion", "linear_probe", "domain_accuracy", "neural_collapse")
     measured = {name: getattr(measurements, name) for name in scoring}
-    algorithm = FedAvg(TRAINING.replace(logged_epochs=1), {"bomb": Bomb()})
+    algorithm = FedAvg(TRAINING.replace(logged_epochs=1), {"wrong": Wrong(client=4)})
     result = simulate(
         domains, Model(nn.MLP(4, hidden=(3,)), domains.input_shape), algorithm, rounds=2, key=jax.random.key(0),
         measurements=measured, watch="all", on_nan="continue", folder=tmp_path, stop_at_accuracy=0.01,
     )  # fmt: skip
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path)
     for row in (*result.metrics, *rows):
         scores = {name: row[name] for name in row if "accuracy" in name or "nc4" in name or "prediction_bias" in name}
         is_null = {name: value is None or np.isnan(value) for name, value in scores.items()}
@@ -218,7 +184,7 @@ def test_nothing_is_scored_once_the_model_is_not_finite(domains, tmp_path):
 
 def test_a_client_that_diverged_is_not_left_out_of_the_mean(domains, tmp_path):
     """Its model is its own; the server's, which it sends nothing to, is fine."""
-    algorithm = FedAvg(TRAINING, {"bomb": Bomb()}, private="batch_norm")
+    algorithm = FedAvg(TRAINING, {"wrong": Wrong(client=4)}, private="batch_norm")
     model = Model(nn.SmallCNN(4, channels=(6,)), domains.input_shape)
     options = dict(key=jax.random.key(0), on_nan="continue", participation=Unheard())
     measured = {"domains": measurements.domain_accuracy}
@@ -239,9 +205,8 @@ def test_recalibration_needs_statistics_at_the_server(federation):
 
 
 def test_last_best_and_mean_of_the_last_ten(tmp_path):
-    rows = [
-        {"round": r + 1, "accuracy": a, "effective_rank": 2.0} for r, a in enumerate([0.9, 0.1] + [0.5] * 9 + [0.7])
-    ]
+    accuracies = enumerate([0.9, 0.1] + [0.5] * 9 + [0.7], 1)
+    rows = [{"round": round, "accuracy": accuracy, "effective_rank": 2.0} for round, accuracy in accuracies]
     summary = summarize_run(rows)
     assert (summary["accuracy"], summary["best_accuracy"]) == (0.7, 0.9)
     assert summary["last10_accuracy"] == pytest.approx(0.52)

@@ -54,9 +54,8 @@ def evaluate_in_numpy(federation, model, variables):
 
 def test_what_comes_back(federation, model):
     seen = []
-    result = run(
-        federation, model, "feddecorr", participation=0.6, listener=lambda row, timing: seen.append((row, timing))
-    )
+    options = dict(participation=0.6, listener=lambda *seen_now: seen.append(seen_now))
+    result = run(federation, model, "feddecorr", **options)
     assert [row["round"] for row in result.metrics] == [1, 2, 3, 4, 5] == result.clients["round"].tolist()
     assert seen == list(zip(result.metrics, result.timing, strict=True))
     assert result.rounds_done == 5
@@ -74,19 +73,14 @@ def test_what_comes_back(federation, model):
     assert result.timing[-1]["samples"] == weights.sum()
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        FedAvg(TRAINING, {"feddyn": fc.FedDyn(0.1, evaluate="all")}),
-        FedAvg(TRAINING, {"feddc": FedDC(0.1)}),
-        FedAvg(TRAINING, private="batch_norm"),
-    ],
-)
+EVALUATED = dict(methods={"feddyn": fc.FedDyn(0.1, evaluate="all")}), dict(methods={"feddc": FedDC(0.1)})
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING, **of) for of in (*EVALUATED, dict(private="batch_norm"))])
 def test_the_variables_are_of_the_evaluated_model(federation, model, algorithm, tmp_path):
     """Which is not the server's own; the loss tells them apart. It is also what is left in the folder."""
-    result = simulate(
-        federation, model, algorithm, rounds=3, key=jax.random.key(0), participation=0.6, folder=tmp_path
-    )  # fmt: skip
+    options = dict(rounds=3, key=jax.random.key(0), participation=0.6, folder=tmp_path)
+    result = simulate(federation, model, algorithm, **options)
     row = result.metrics[-1]
     accuracy, loss = evaluate_in_numpy(federation, model, result.variables)
     assert row["server_accuracy"] == pytest.approx(accuracy)
@@ -111,26 +105,21 @@ def assert_final(folder, variables):
 @pytest.mark.parametrize(("arm", "stop_after"), [("fedavg", 3), ("remembering", 1)])
 def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_after, tmp_path):
     whole = run(federation, model, arm, folder=tmp_path / "whole", participation=0.6)
-    count = iter(range(1, 9))
-    stopped = run(
-        federation, model, arm, folder=tmp_path / "parts", participation=0.6,
-        should_stop=lambda: next(count) == stop_after,
-    )  # fmt: skip
+    count, options = iter(range(1, 9)), dict(folder=tmp_path / "parts", participation=0.6)
+    stopped = run(federation, model, arm, **options, should_stop=lambda: next(count) == stop_after)
     assert stopped.rounds_done == stop_after == rounds_kept(tmp_path / "parts")[-1]
     assert not (tmp_path / "parts" / "final.npz").exists()
-    resumed = run(federation, model, arm, folder=tmp_path / "parts", participation=0.6)
+    resumed = run(federation, model, arm, **options)
     assert_same_bits(resumed.variables, whole.variables)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert [row["round"] for row in resumed.timing] == [1, 2, 3, 4, 5]
-    again = run(federation, model, arm, folder=tmp_path / "parts", participation=0.6)  # finished: nothing to do
+    again = run(federation, model, arm, **options)  # finished: nothing to do
     assert_same_bits(again.variables, whole.variables)
     assert_final(tmp_path / "parts", again.variables)
 
 
 @pytest.mark.parametrize(("arm", "storage"), [("fedavg", "device"), ("remembering", "host")])
-def test_stopped_between_evaluations_and_resumed_equals_uninterrupted(
-    federation, model, arm, storage, tmp_path, monkeypatch
-):
+def test_stopped_between_evaluations_and_resumed(federation, model, arm, storage, tmp_path, monkeypatch):
     """A run that is asked every few seconds stops before the next evaluation, once or again and again."""
     options = dict(evaluate_every=3, checkpoint_every=3, participation=0.6, storage=storage)
     whole = run(federation, model, arm, folder=tmp_path / "whole", **options)
@@ -159,26 +148,26 @@ def test_all_clients_measure_once_before_an_evaluation(federation, model, monkey
     assert calls == [3, 2]
 
 
-def test_a_folder_of_another_model_is_refused(federation, model, tmp_path):
+WIDER = Model(nn.SmallCNN(4, channels=(7,)), (8, 8, 2))
+
+
+def test_folder_without_run_json_of_another_model_is_rejected(federation, model, tmp_path):
     run(federation, model, rounds=1, folder=tmp_path)
-    before = tree(tmp_path)
-    other = Model(nn.SmallCNN(4, channels=(7,)), federation.input_shape)
-    with pytest.raises(UserError, match=r"holds another run: model.module.channels is \[6\] there, \[7\] here; use a"):
-        run(federation, other, folder=tmp_path)
-    assert tree(tmp_path) == before
-    (tmp_path / "run.json").unlink()  # of a run that did not write it
+    (tmp_path / "run.json").unlink()
     before = files(tmp_path)
     with (
         pytest.warns(UserWarning, match=r"run.json: is missing, so it is not checked whether this run is the folder's"),
         pytest.raises(UserError, match=r"server/variables/.* is float32\[6\], this run needs float32\[7\]"),
     ):
-        run(federation, other, folder=tmp_path)
+        run(federation, WIDER, folder=tmp_path)
     assert files(tmp_path) == before
 
 
 def rolled(federation):
     """The same sizes of clients, of other examples."""
-    return federation.with_partition([np.roll(rows, 1) for rows in _exchanged(federation.owned_rows())])
+    parts = federation.owned_rows()
+    whole = np.roll(np.concatenate(parts), 1)
+    return federation.with_partition(np.split(whole, np.cumsum([len(rows) for rows in parts])[:-1]))
 
 
 def darker(federation):
@@ -186,15 +175,8 @@ def darker(federation):
     return federation._replace(train=federation.train._replace(inputs=federation.train.inputs.at[3, 2, 1, 0].add(1)))
 
 
-def _exchanged(parts):
-    whole = np.roll(np.concatenate(parts), 1)
-    return np.split(whole, np.cumsum([len(rows) for rows in parts])[:-1])
-
-
 ANOTHER = {
-    "learning rate": (
-        lambda of: dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))), "learning_rate is 0.05 there, 0.1"
-    ),
+    "epochs": (lambda of: dict(algorithm=FedAvg(TRAINING.replace(epochs=2))), "epochs is 1 there, 2 here"),
     "partition": (lambda of: dict(federation=rolled(of["federation"])), r"partition is \w{64} there, \w{64} here"),
     "key": (lambda of: dict(key=jax.random.key(1)), r"key is \[0, 0\] there, \[0, 1\] here"),
     "participation": (lambda of: dict(participation=0.6), "participation.fraction is 1.0 there, 0.6 here"),
@@ -202,6 +184,7 @@ ANOTHER = {
     "data": (lambda of: dict(federation=darker(of["federation"])), r"data is \w{64} there, \w{64} here"),
     "client to watch": (lambda of: dict(watch=(2,)), "watch is one there"),
     "measurements": (lambda of: dict(measurements={"norm": len}), "measurements.norm is absent there"),
+    "model": (lambda of: dict(model=WIDER), r"model.module.channels is \[6\] there, \[7\] here"),
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def target(whole) -> tuple[int, float]:
     return best + 1, accuracies[best]
 
 
-def test_it_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, target, tmp_path):
+def test_stop_at_accuracy_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, target, tmp_path):
     round, accuracy = target
     result = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")
     assert result.rounds_done == round and len(result.metrics) == round
@@ -48,20 +48,15 @@ def test_it_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, 
     again = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")  # trains nothing
     assert_same_bits(again.variables, result.variables)
     assert again.rounds_done == round
-
-
-def test_a_stop_before_it_changes_nothing(federation, model, target, tmp_path):
-    round, accuracy = target
-    options = dict(stop_at_accuracy=accuracy, folder=tmp_path / "run")
+    options = dict(stop_at_accuracy=accuracy, folder=tmp_path / "stopped")  # before it, which changes nothing
     assert run(federation, model, **options, should_stop=lambda: True).rounds_done == 1
-    assert not (tmp_path / "run" / "final.npz").exists()
+    assert not (tmp_path / "stopped" / "final.npz").exists()
     assert run(federation, model, **options).rounds_done == round
-    run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "alone")
-    first, second = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("run", "alone"))
+    first, second = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("run", "stopped"))
     assert first == second
 
 
-def test_what_makes_no_sense(federation, model):
+def test_wrong_stop_at_accuracy_is_named(federation, model):
     for value in (-0.1, 1.1, np.nan, 90):
         with pytest.raises(UserError, match=r"stop_at_accuracy .* is outside \[0, 1\]"):
             run(federation, model, stop_at_accuracy=value)
