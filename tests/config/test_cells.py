@@ -217,9 +217,7 @@ def trained(monkeypatch):
     return trained
 
 
-def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finished(
-    config, tmp_path, trained, monkeypatch
-):
+def test_study_of_cells_has_the_data_of_one_setting_at_a_time(config, tmp_path, trained, monkeypatch):
     """The federations of a setting are gone when the next one's are made."""
     alive, most, made = [], [], preparing.federations_of
 

@@ -28,12 +28,10 @@ def with_field(record):
     """A copy of the record with one more field."""
     doc = f"One more.\n\n    Args:\n        added: {MEANING}.\n    "
     if dataclasses.is_dataclass(record):
-        return struct.dataclass(
-            type(record.__name__, (record,), {"__annotations__": {"added": Count}, "added": 7, "__doc__": doc})
-        )
-    made = collections.namedtuple(
-        record.__name__, (*record._fields, "added"), defaults=(*record._field_defaults.values(), 7)
-    )
+        body = {"__annotations__": {"added": Count}, "added": 7, "__doc__": doc}
+        return struct.dataclass(type(record.__name__, (record,), body))
+    defaults = (*record._field_defaults.values(), 7)
+    made = collections.namedtuple(record.__name__, (*record._fields, "added"), defaults=defaults)
     made.__annotations__ = hints(record) | {"added": Count}
     made.__new__.__annotations__ = made.__annotations__
     made.__doc__ = doc
@@ -44,12 +42,10 @@ def with_field(record):
 def added(request, monkeypatch):
     """The path of the field that has been added to a copy of a record."""
     record, copy = request.param, with_field(request.param)
-    parts = {
-        section: tuple((copy if of is record else of, names) for of, names in parts)
-        for section, parts in keys._PARTS.items()
-    }
-    monkeypatch.setattr(keys, "_PARTS", parts)
-    monkeypatch.setattr(keys, "_ADDED", {copy if of is record else of: names for of, names in keys._ADDED.items()})
+    given = {record: copy}
+    for section, parts in keys._PARTS.items():
+        monkeypatch.setitem(keys._PARTS, section, tuple((given.get(of, of), names) for of, names in parts))
+    monkeypatch.setattr(keys, "_ADDED", {given.get(of, of): names for of, names in keys._ADDED.items()})
     monkeypatch.setattr(keys, "simulate", copy)  # which describes the fields of a schedule
     monkeypatch.setattr(keys, "Schedule", copy if record is keys.Schedule else keys.Schedule)
     keys.keys.cache_clear()

@@ -57,9 +57,7 @@ def test_everything_with_a_name_is_listed_with_a_description(capsys):
 
 def test_every_key_and_option_has_a_description(capsys):
     chosen = [choice for group in manual.choices().values() for choice in group]
-    meanings = {
-        (choice.section, choice.name, option.name): option.meaning for choice in chosen for option in choice.options
-    }
+    meanings = {(of.section, of.name, option.name): option.meaning for of in chosen for option in of.options}
     meanings |= {option.name: option.meaning for option in [key.option() for key in keys().values()]}
     assert len(meanings) > 300
     assert not [name for name, meaning in meanings.items() if len(meaning) < 5]

@@ -288,18 +288,13 @@ def of_method(name: str) -> Options:
     def make(method, batch_norm=False):
         return programs(FedAvg(TRAINING, {name: method}), batch_norm=batch_norm)
 
-    least = dict(width=4) if name == "weak_sigreg" else {}  # of fewer features it is of no use
-    return Options(
-        METHODS[name](**least), make, f"algorithm.methods['{name}']", functools.partial(make, batch_norm=True)
-    )
+    method = METHODS[name](**(dict(width=4) if name == "weak_sigreg" else {}))  # of fewer features it is of no use
+    return Options(method, make, f"algorithm.methods['{name}']", functools.partial(make, batch_norm=True))
 
 
 def _replaced(record, name, value):
-    return (
-        record.clone(**{name: value})
-        if isinstance(record, linen.Module)
-        else dataclasses.replace(record, **{name: value})
-    )
+    replace = linen.Module.clone if isinstance(record, linen.Module) else dataclasses.replace
+    return replace(record, **{name: value})
 
 
 def _near(value) -> Iterator[Any]:
@@ -321,9 +316,7 @@ OPTIONS = {
     **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in HEADS.items()},
     "adapters": Options(LoRA(2, layers=("all",)), of_adapters, otherwise=of_ranks),
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
-    "phase": Options(
-        Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"
-    ),
+    "phase": Options(Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), f"{PATH}.phases[0]"),
     "fedavg": Options(FedAvg(TRAINING), programs, "algorithm"),
     "participation": Options(Participation(0.5), of_participation, "assignment.participation"),
     "available": Options(
@@ -360,6 +353,5 @@ def test_every_option_does_something(name):
         ignored = {value for value, outcome in found.items() if outcome == "none"}
         assert ignored <= expected or ANY in expected, f"{option}={ignored}: changes nothing; refuse it, or say why"
         is_alive = "effect" in found.values() or (kind, option, "refused") in NO_EFFECT
-        assert is_alive or any("effect" in beside.outcomes(option).values() for beside in options.beside(option)), (
-            option
-        )
+        is_alive = is_alive or any("effect" in of.outcomes(option).values() for of in options.beside(option))
+        assert is_alive, option

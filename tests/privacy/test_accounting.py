@@ -66,16 +66,12 @@ def test_correlated_noise():
 def test_a_limit_is_of_the_largest_group():
     """Seven clients in three groups: one of these has three clients for two places, as all have of nine clients."""
     of_seven, of_nine = (Mechanism(count, count / 6, 3, places=2, bands=3) for count in (7, 9))
-    assert (
-        epsilon(of_seven, 1.0, 1e-2) == epsilon(of_nine, 1.0, 1e-2) > epsilon(Mechanism(9, 1.5, 3, bands=3), 1.0, 1e-2)
-    )
+    assert epsilon(of_seven, 1.0, 1e-2) == epsilon(of_nine, 1.0, 1e-2)
 
 
-@pytest.mark.parametrize(
-    ("cohort", "population", "rounds", "rdp"), [(50, 1000, 1500, 4.7189), (400, 342_477, 2000, 0.73015)]
-)
-def test_noise_by_rdp(cohort, population, rounds, rdp):
-    mechanism = Mechanism(population, cohort, rounds)
+@pytest.mark.parametrize(("sizes", "rdp"), [((1000, 50, 1500), 4.7189), ((342_477, 400, 2000), 0.73015)])
+def test_noise_by_rdp(sizes, rdp):
+    mechanism = Mechanism(*sizes)
     found = noise_multiplier(mechanism, 2.0, 1e-6, "rdp")
     assert found == pytest.approx(rdp, rel=5e-4) and epsilon(mechanism, found, 1e-6, "rdp") <= 2
 

@@ -13,7 +13,7 @@ from conftest import one_line, run_at_once
 from flax import struct
 from scipy.optimize import brentq
 from scipy.stats import norm
-from small_studies import start, write_config
+from small_studies import error_of, start, write_config
 
 import fedjax_collapse as fc
 from experiments.configs import base
@@ -65,7 +65,6 @@ def beside(**others):
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        (PRIVATE.replace(weighting="size"), {}, "method dp: weights of clients 'size' depend on the other clients"),
         (beside(feddyn=methods.FedDyn()), {}, "method dp: weights of clients 'equal' depend on the other clients"),
         (beside(moon=methods.MOON(), s=methods.Scaffold()), {}, "methods dp and s: clients also send a report of s"),
         (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
@@ -73,16 +72,12 @@ def beside(**others):
         (beside(fedamp=methods.FedAMP()), {}, "methods dp and fedamp: fedamp makes the clients' states from those of"),
         (FedAvg(TRAINING, {"dp": DPFedAvg(), "top": methods.TopK()}), {}, "methods dp and top: top changes"),
         (PRIVATE, dict(on_nan="skip_client"), "method dp: on_nan 'skip_client' repeats a round"),
-        (PRIVATE, dict(on_nan="stop"), "method dp: on_nan 'stop' ends the run and names a client depending on the"),
-        (PRIVATE, dict(client_map=engine.Loop()), "method dp: the debug layout (engine.layout loop) ends the run at a"),
-        (PRIVATE.replace(private="head"), dict(stop_at_accuracy=0.5), "method dp: stop_at_accuracy ends the run"),
         (PRIVATE, dict(participation=EveryRound(0.2)), "method dp: EveryRound may change who takes part"),
         (PRIVATE, dict(participation=Participation(0.6, engine.Poisson(), clock=Waiting(1.0))), "dp: Waiting may chan"),
         (Louder(TRAINING, {"dp": DPFedAvg()}), {}, "method dp: Louder may send more than FedAvg; expected FedAvg its"),
         (FedAvg(TRAINING, {"dp": Unclipped()}), {}, "method dp: Unclipped inherits its noise, which is accounted for"),
         (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one"),
         (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
-        (PRIVATE, dict(participation=Participation(0.6, dropout=0.1)), f"method dp: cohort.dropout: {FIXED}"),
         (PRIVATE, dict(participation=Participation(0.6, clock=CLOCK)), f"method dp: cohort.clock.deadline: {FIXED}"),
         (FedAvg(TRAINING, {"dp": DPFedAvg(quantile=0.5)}), {}, "DPFedAvg: noise_multiplier 1 with quantile: "),
         (FedAvg(TRAINING, {"dp": DPFedAvg(bands=2)}), {}, "method dp: bands 2: a client may take part in one of"),
@@ -130,13 +125,10 @@ def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
         own = jax.tree.map(jnp.subtract, *(released(update, report, jax.random.key(0)) for update, report in (
             (sent["w"] / 20, memory), (jnp.zeros(4), jnp.zeros(())))))  # fmt: skip
         shifts.append([float(jnp.linalg.norm(own[0])), abs(float(own[1]))])
-    draws = jax.vmap(released, (None, None, 0))(
-        jnp.zeros(4), jnp.zeros(()), jax.random.split(jax.random.key(1), 20_000)
-    )
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    draws = jax.vmap(released, (None, None, 0))(jnp.zeros(4), jnp.zeros(()), keys)
     deviations = [float(np.std(draw)) for draw in draws]
-    mu = max(
-        math.hypot(*(shift / deviation for shift, deviation in zip(own, deviations, strict=True))) for own in shifts
-    )
+    mu = max(math.hypot(*np.divide(own, deviations)) for own in shifts)
 
     def excess(epsilon):
         return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
@@ -261,9 +253,8 @@ def test_a_study(tmp_path, capsys):
     )
     assert start(config, "--workdir", str(tmp_path / "study")) == 0
     lines = capsys.readouterr().out.splitlines()
-    heading, plain, private = (
-        next(line for line in lines if line.startswith(start)) for start in ("Arm", "plain", "priv")
-    )
+    first = ("Arm", "plain", "priv")
+    heading, plain, private = (next(line for line in lines if line.startswith(word)) for word in first)
     assert "ε at δ = 0.001" in heading and (plain.split()[1], private.split()[1]) == ("-", "8.999")
     says = json.loads((tmp_path / "study" / "private" / "seed0" / "privacy.json").read_text())
     assert json.loads((tmp_path / "study" / "private" / "seed0" / "run.json").read_text())["name"] == "private seed 0"
@@ -281,8 +272,7 @@ def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
         f"config.arms = dict(plain=dict(), private=dict(methods=dict(dp_fedavg=dict()), privacy=dict({privacy})))",
     )
     assert start(config, "--workdir", str(tmp_path / "study")) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: arm private: privacy: ") and error.count("\n") == 1
+    error_of(capsys, "error: arm private: privacy: ")
     assert not (tmp_path / "study").exists()
 
 

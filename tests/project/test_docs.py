@@ -29,9 +29,8 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/notebooks/README.md"]
 PAGES = [*(ROOT / page for page in BESIDE), *DOCS]
 TESTED_ELSEWHERE = ("README.md", "extending.md")  # tests/project/test_readme.py
-SOURCES = "\n".join(
-    path.read_text() for room in ("fedjax_collapse", "experiments") for path in (ROOT / room).rglob("*.py")
-)
+CODE = [path for room in ("fedjax_collapse", "experiments") for path in (ROOT / room).rglob("*.py")]
+SOURCES = "\n".join(path.read_text() for path in CODE)
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

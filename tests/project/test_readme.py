@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from ml_collections import ConfigDict
 
 from experiments.configs import quickstart
 from fedjax_collapse import methods, simulate
@@ -48,10 +47,8 @@ def feature_norm(tmp_path, monkeypatch):
 
 def test_a_regularizer_is_one_file(feature_norm):
     config = quickstart.get_config("smoke")
-    changes = dict(
-        clients=3, partition=dict(alpha=5.0), network=dict(name="small_cnn", channels=(4,)), training=dict(epochs=1)
-    )
-    config.update(ConfigDict(changes))
+    config.clients, config.partition.alpha, config.training.epochs = 3, 5.0, 1
+    config.network = dict(name="small_cnn", channels=(4,))
     config.arms = dict(both=dict(methods=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
     arm = resolve_arm(plain(config), "both")
     federation = build.federations(arm, [0])[0]
@@ -83,15 +80,10 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
     config.measurements, config.watch = dict(feature_norm="my_module:feature_norm"), "all"
     resolved = resolve_arm(plain(config), "mine")
     federation = build.federations(resolved, [0])[0]
-    algorithm, schedule, model = (
-        build.algorithm(resolved),
-        build.schedule(resolved),
-        build.model(resolved, federation),
-    )
-    assert (
-        type(model.module).__name__ == "AttentionNet"
-        and type(schedule.participation.sampler).__name__ == "SmallestFirst"
-    )
+    algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+    model = build.model(resolved, federation)
+    made = [type(of).__name__ for of in (model.module, schedule.participation.sampler)]
+    assert made == ["AttentionNet", "SmallestFirst"]
     assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k", "own_head"]
     result = simulate(
         federation, model, algorithm, rounds=1, key=jax.random.key(0), participation=schedule.participation,

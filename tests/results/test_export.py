@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from small_studies import tree
+from small_studies import error_of, tree
 from study_files import ARMS, LIKE, PAPER, configure, rewrite, unfinish, write_arms, write_cells
 
 from experiments.commands import report
@@ -21,6 +21,8 @@ from fedjax_collapse.results.paper import paper_of
 from fedjax_collapse.results.tables import pivot, pivots
 from fedjax_collapse.results.writing import latex, markdown
 from fedjax_collapse.run.measurement import HEADLINES
+
+pytestmark = pytest.mark.usefixtures("unrendered")
 
 DIFFERENCE = "Accuracy (%) difference: "  # columns of means.csv
 
@@ -85,7 +87,6 @@ def test_the_csv_file_has_a_row_for_each_run_with_swept_values_as_columns(cells,
     assert list(study.frame)[:6] == ["setting", "arm", "seed", "alpha", "epochs", "round"]
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_best_and_minus_signs_of_each_format(tmp_path, capsys, monkeypatch):
     """The best is bold, what may be as good is underlined; nothing of that is in CSV files, or in plain lines."""
     study = write_arms(tmp_path / "study", LIKE)
@@ -112,7 +113,6 @@ def test_best_and_minus_signs_of_each_format(tmp_path, capsys, monkeypatch):
     assert "Bold: the best" in shown and not re.search(r"\x1b\[[14]m *50\.00", shown)
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_columns_and_arms_are_those_asked_for_in_every_format(tmp_path, capsys):
     chosen = ["--columns=R,accuracy", "--arms=far,base,near", "--sort=accuracy"]
     study = write_arms(tmp_path / "s", LIKE)
@@ -132,8 +132,7 @@ def test_columns_and_arms_are_those_asked_for_in_every_format(tmp_path, capsys):
     assert heads[:4] == ["Arm", "R", "Accuracy (%)", "Seeds"]
     for option in ("--columns=accuracy,rank", "--arms=bas", "--sort=rank"):
         assert report.main([str(study), option]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and f"in {option.partition('=')[0]}" in error and "expected one of" in error
+        error_of(capsys, f"in {option.partition('=')[0]}", "expected one of")
 
 
 def test_several_studies_in_one_table(cells, tmp_path, capsys, monkeypatch):
@@ -152,9 +151,7 @@ def test_several_studies_in_one_table(cells, tmp_path, capsys, monkeypatch):
         ([str(cells), "--base=bas"], "unknown arm in --base 'bas': did you mean 'base'"),
         ([str(cells), "--format=md", "--out=/dev/null/x"], "cannot be written"),
     ):
-        assert report.main(arguments) == 2
-        error = capsys.readouterr().err
-        assert words in error and error.count("\n") == 1
+        assert report.main(arguments) == 2 and error_of(capsys, words)
 
 
 def test_accuracies_of_different_things_are_not_compared(tmp_path):
@@ -179,7 +176,6 @@ def test_accuracies_of_different_things_are_not_compared(tmp_path):
     assert rows["b", ARMS[1]][DIFFERENCE + "mean"] == "10.5" and rows["b", ARMS[1]][DIFFERENCE + "note"] == ""
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_unfinished_runs_are_listed_below_the_tables_or_have_rows_of_their_own(tmp_path, capsys):
     """In every format, and on console and page; what is finished stays as it is."""
     runs = "a/base/seed1", f"b/{ARMS[1]}/seed0", f"b/{ARMS[1]}/seed1"
@@ -246,7 +242,6 @@ AGREEMENT = (
 )
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_whether_intervals_overlap_with_the_papers(tmp_path, capsys):
     """At the digits that are shown; in the cells of every medium and in a sentence below, which names those apart."""
     values = {"a 1": {"base": 52.0, ARMS[1]: 62.21, ARMS[2]: 73.0}, "b": {"base": 49.7, ARMS[1]: 59.0}}
@@ -300,7 +295,6 @@ def test_the_papers_numbers_without_seeds_spreads_or_settings(tmp_path):
     assert pivot(study, SECONDS, with_spread).rows[1] == ["base", "4.5 ± 1.414 (2) ≈ paper 6 ± 1"]
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_the_papers_numbers_may_be_of_a_measurement_or_of_rounds_to_a_target(tmp_path):
     """In their own unit, not in percent; cells that have not recorded it are empty; tables have accuracy, too."""
     metric = "measured/ranks/nesum"

@@ -218,9 +218,8 @@ def test_spectra_of_all_watched_clients(tmp_path):
         arrays = dict(round=np.arange(1, 3), server=rows[2] + seed, local=rows[:2, 0], watched=watched)
         np.savez(folder / "fedavg" / f"seed{seed}" / "spectra.npz", clients=rows[:2], **arrays)
     (axes,) = plot.client_spectra(load(folder)).axes
-    np.testing.assert_allclose(
-        [of.get_ydata() for of in axes.lines], [100 * r / r.sum() for r in (rows[2, 1], rows[1, 0])]
-    )
+    shares = [100 * of / of.sum() for of in (rows[2, 1], rows[1, 0])]
+    np.testing.assert_allclose([of.get_ydata() for of in axes.lines], shares)
     assert plot.client_spectra.select(load(folder))["model"].unique().tolist() == ["server", "4"]
     np.savez(folder / "fedavg" / "seed0" / "spectra.npz", clients=rows[:2, :1], **arrays)
     with pytest.raises(UserError, match=r"'clients' has shape \(2, 1, 3\), expected \(2, 2, 3\)"):
@@ -257,10 +256,10 @@ def test_figures_of_files_fit_a_column(study):
     for of, figure in drawn.items():
         figure.draw_without_rendering()
         assert figure.get_figwidth() == pytest.approx(drawing.COLUMN * (drawing.WIDE / drawing.WIDTH if of.wide else 1))
-        labels = [
-            text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels())
-        ]
-        assert min(text.get_fontsize() for text in labels) >= 5.8
+        for axes in figure.axes:
+            assert all(
+                text.get_fontsize() >= 5.8 for text in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels())
+            )
     assert plot.accuracy(study).get_figwidth() == drawing.WIDTH  # afterwards that of the page
 
 

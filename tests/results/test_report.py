@@ -25,6 +25,8 @@ from fedjax_collapse.results.page import description
 from fedjax_collapse.results.plot.contents import PLOTS
 from fedjax_collapse.results.tables import accuracy_note, local_note, timing_table
 
+pytestmark = pytest.mark.usefixtures("unrendered")  # but for ``page``, which is made before
+
 SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification
 
 
@@ -127,7 +129,6 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
     assert not [word for word in ("Not recorded", "unfinished", " nan", "Measurements") if word in parsed.text]
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_spectra_are_normalised_or_absolute(tmp_path):
     study = make_study(tmp_path / "s", rounds=2, features=4)
     for option, name in (([], "spectra"), (["--absolute"], "absolute-spectra")):
@@ -138,7 +139,6 @@ def test_spectra_are_normalised_or_absolute(tmp_path):
     assert scales == ["log", "linear"]
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys):
     """As that of a study with one arm, which is named as the folder."""
     algorithm = FedAvg(LocalTraining(epochs=1, batch_size=16))
@@ -176,7 +176,6 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     assert "±" not in "".join(row) and row[-1] == "1" and all("±" in cell for cell in other[1:-1])
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
     """Its arrays are in segments; of a finished run that continues, in a file and segments."""
     study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=4, features=4)
@@ -197,7 +196,6 @@ def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
     assert page_of(study).tags.count("svg") == len(SHOWN)
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     """The second arm has two numbers more, one of which is null at times, and a list, which is no number."""
     folder = make_study(tmp_path / "s", rounds=12, features=4)
@@ -216,7 +214,6 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids and "<gap>" in parsed.words
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
     """In place of R of one of them; the note says whose it is."""
     folder = make_study(tmp_path / "s", seeds=2, rounds=3, features=4)
@@ -236,7 +233,6 @@ def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
     assert note in page_of(folder).words
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_seconds_and_memory_of_a_round(study, tmp_path):
     """Medians over rounds; neither those that compile nor the first count; per client that trained."""
     copy = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
@@ -256,7 +252,6 @@ def test_seconds_and_memory_of_a_round(study, tmp_path):
     assert timing_table(load(copy)) is None
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_missing_and_unfinished_parts(tmp_path):
     """Also an arm without a run has a row, in the order of the config."""
     folder = make_study(tmp_path / "s", arms=("none", "fedavg", "feddecorr"), rounds=6, features=8)
@@ -275,7 +270,6 @@ def test_missing_and_unfinished_parts(tmp_path):
     assert "±" not in rows[2][5] and "±" in rows[3][5] and set(rows[1][1:-1]) == {"-"}  # R of a single seed
 
 
-@pytest.mark.usefixtures("unrendered")
 def test_everything_is_escaped(tmp_path):
     arm = "a<b>&'\"$x_1$ --><i>"
     study = make_study(tmp_path / "<u>&", arms=(arm,), seeds=1, rounds=2, features=4)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import one_line
+from small_studies import BASE, write_config
 
 from experiments import launch
 from experiments.configs import base
@@ -24,25 +25,17 @@ from fedjax_collapse.config.plain_values import plain
 
 NAN, INF = float("nan"), float("inf")
 VALUES = (NAN, INF, -1, 0, 1.5, 1e30, 2**40, "abc", None, (), ("a",), (0,), {}, True)
-FILE = """
-from experiments.configs import base
-
-def get_config(arg=""):
-    config = base.get_config()
-    config.rounds, config.clients, config.partition.alpha, config.arms = 2, 3, 1.0, dict(only=dict())
-    config.data.source = "npz:{data}"
-    config.partition.min_size = 1
-    config.network = dict(name="mlp", hidden=(4,))
-    config.engine.layout = "chunked"
-    return config
-"""
-OPTIONS = {  # of what a config may choose, beside the keys of base.py: the section's other keys, and its options
+LINES = (  # of the config
+    "import sys",
+    "inf, nan = float('inf'), float('nan')",
+    "config.rounds, config.clients, config.partition.alpha, config.arms = 2, 3, 1.0, dict(only=dict())",
+    "config.partition.min_size, config.network, config.engine.layout = 1, dict(name='mlp', hidden=(4,)), 'chunked'",
+)
+OPTIONS = {  # a section's keys beside those of base.py, and options of what it chooses; others: ``test_options.py``
     "network": (
-        (dict(name="mlp"), "hidden projector_dim normalize_features head dtype"),
-        (dict(name="mlp", projector="moon"), "projector projector_dim"),
-        (dict(name="mlp", head=dict(name="etf")), "head head.name head.scale head.projector_dim head.seed"),
-        (dict(name="small_cnn", channels=(4,)), "channels norm lowering"),
-        (dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1), "blocks strides stem_size"),
+        (dict(name="mlp", projector="moon"), "hidden projector projector_dim normalize_features head dtype"),
+        (dict(name="mlp", head=dict(name="etf")), "head.name head.scale head.projector_dim head.seed"),
+        (dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1), "blocks strides stem_size lowering"),
     ),
     "training": (
         (dict(), "steps phases optimizer task_loss clip_norm drop_last schedule schedule.name schedule.factor freeze"),
@@ -50,18 +43,12 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
         (dict(momentum=0.0, optimizer=dict(name="adam")), "optimizer.b1 optimizer.eps optimizer.mu_dtype"),
     ),
     "partition": (
-        (dict(name="dirichlet", alpha=1.0), "alpha seed min_size balance max_tries"),
-        (dict(name="pathological", classes_per_client=2), "classes_per_client method"),
+        (dict(name="dirichlet", alpha=1.0), "alpha seed min_size max_tries"),
         (dict(name="from_file"), "path"),
     ),
     "methods": (
-        (dict(), "feddecorr fedprox"),
-        (dict(feddecorr=dict()), "feddecorr.strength feddecorr.variant feddecorr.eps feddecorr.name"),
-        (dict(fedmr=dict()), "fedmr.intra fedmr.lite fedmr.submission fedmr.min_count fedmr.margin"),
-        (dict(feduv=dict()), "feduv.ddof feduv.kernel_scale feduv.attached"),
-        (dict(), "top_k clip_update.max_norm noisy_update.deviation top_k.share top_k.error_feedback"),
-        (dict(), "scaffold.normaliser scaffold.strength fedrep.newcomers fedrep.head_epochs"),
-        (dict(), "ccvr.clients ccvr.when ccvr.samples feddyn.alpha feddyn.evaluate"),
+        (dict(), "feddecorr scaffold.normaliser fedrep.newcomers ccvr.when"),
+        (dict(feddecorr=dict()), "feddecorr.strength feddecorr.variant feddecorr.name"),
     ),
     "server": (
         (dict(), "weighting optimized batch_norm name optimizer.learning_rate"),
@@ -74,13 +61,13 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """A config of twelve small images."""
+def config_file(tmp_path_factory):
+    """Writes a config of twelve small images, with further lines; returns the argument that names it."""
     folder = tmp_path_factory.mktemp("fuzz")
     images, labels = np.arange(12 * 16).reshape(12, 4, 4, 1).astype(np.uint8), np.arange(12) % 3
     np.savez(folder / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
-    (folder / "tiny.py").write_text(FILE.format(data=folder / "data.npz"))
-    return folder / "tiny.py"
+    source = f"config.data.source = 'npz:{folder / 'data.npz'}'"
+    return lambda *lines: write_config(folder, source, *LINES, *lines, of=BASE)
 
 
 def paths():
@@ -118,7 +105,7 @@ def attempt(file, path, beside, value, way):
     """The study with the value, given in one of three ways."""
     changes = dict(beside) if beside else {}
     text = copy.deepcopy(changes)
-    arguments = [f"--config={file}"]
+    arguments = [file]
     if way == "command line":
         arguments += [f"--config.{section}.{k}={v}" for section, options in text.items() for k, v in options.items()]
         return prepare(launch.parse([*arguments, f"--config.{path}={value}"]).config)
@@ -174,27 +161,20 @@ RIGHT = [
 ]
 
 
-def changed(file, line):
-    """The config file, whose config is changed by a line."""
-    path = file.with_name("changed.py")
-    path.write_text(
-        f"import sys\nsys.path.insert(0, {str(file.parent)!r})\nimport tiny\ninf, nan = float('inf'), float('nan')\n"
-        f"def get_config(arg=''):\n    config = tiny.get_config()\n    {line}\n    return config\n"
-    )
-    return path
+def open_to_all(line):
+    """The line, which may set what a config has not, and values of other types."""
+    return f"with config.unlocked(), config.ignore_type(): config.{line}"
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_what_is_wrong_is_told_in_one_line(file, line):
-    path = changed(file, f"with config.unlocked(), config.ignore_type(): config.{line}")
+def test_wrong_line_of_a_config_is_told_in_one_line(config_file, line):
     with one_line(re.escape(WRONG[line])):
-        prepare(launch.parse([f"--config={path}"]).config)
+        prepare(launch.parse([config_file(open_to_all(line))]).config)
 
 
 @pytest.mark.parametrize("line", RIGHT)
-def test_what_is_right_works(file, line):
-    path = changed(file, f"with config.unlocked(), config.ignore_type(): config.{line}")
-    prepare(launch.parse([f"--config={path}"]).config)
+def test_right_line_of_a_config_works(config_file, line):
+    prepare(launch.parse([config_file(open_to_all(line))]).config)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +186,9 @@ def test_what_is_right_works(file, line):
         ("from fedjax_collapse import UserError; raise UserError('expected smoke')", "^expected smoke$"),
     ],
 )
-def test_config_files_that_return_something_else(file, line, message):
+def test_config_files_that_return_something_else(config_file, line, message):
     with pytest.raises(UserError, match=message):
-        launch.parse([f"--config={changed(file, line)}"])
+        launch.parse([config_file(line)])
 
 
 def test_a_config_file_is_executed_once_and_as_a_module(tmp_path, recwarn):
@@ -224,20 +204,19 @@ def test_a_config_file_is_executed_once_and_as_a_module(tmp_path, recwarn):
     assert not [warning for warning in recwarn if "load_module" in str(warning.message)]
 
 
-def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):
-    monkeypatch.syspath_prepend(str(file.parent))
+def test_the_place_of_an_error_in_the_users_code_is_told(config_file, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
     own = "def loss(view):\n    return view.outputs.nothing\ndef part(labels, num_clients, seed):\n    return 1 / 0\n"
-    (file.parent / "fuzzed.py").write_text(own)
+    (tmp_path / "fuzzed.py").write_text(own)
     with pytest.raises(UserError, match=r"training.task_loss \(AttributeError, .*fuzzed.py:2\): .*nothing"):
-        prepare(launch.parse([f"--config={file}", "--config.training.task_loss=fuzzed:loss"]).config)
-    path = changed(file, "config.partition = dict(name='fuzzed:part')")
+        prepare(launch.parse([config_file(), "--config.training.task_loss=fuzzed:loss"]).config)
     with pytest.raises(UserError, match=r"partition \(ZeroDivisionError, .*fuzzed.py:4\): division by zero"):
-        prepare(launch.parse([f"--config={path}"]).config)
+        prepare(launch.parse([config_file("config.partition = dict(name='fuzzed:part')")]).config)
 
 
 @pytest.mark.slow
-def test_every_option_works_or_one_line_says_what_is_wrong(file):
-    wrong = []
+def test_every_option_works_or_one_line_says_what_is_wrong(config_file):
+    wrong, file = [], config_file()
     for (path, beside), value, way in sample():
         try:
             attempt(file, path, beside, value, way)
@@ -245,7 +224,5 @@ def test_every_option_works_or_one_line_says_what_is_wrong(file):
             if "\n" in str(error):
                 wrong.append(f"{way}: {path}={value!r} beside {beside}: more than one line: {error}")
         except Exception as error:
-            wrong.append(
-                f"{way}: {path}={value!r} beside {beside}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            )
+            wrong.append(f"{way}: {path}={value!r} beside {beside}: {type(error).__name__}: {str(error)[:200]}")
     assert not wrong, "\n".join(wrong)

@@ -57,10 +57,8 @@ def changed(function):
 
 
 SIMULATE = [
-    (dict(federation=lambda given: given._replace(train=None)), "federation: train None: expected Examples"),
     (dict(federation=lambda given: given._replace(class_names=None)), "class_names None: expected tuple"),
     (dict(key=jax.random.split(KEY)), r"simulate: key .*: expected one key, such as jax.random.key\(0\)"),
-    (dict(variables=Variables(None, {})), "variables: params None: expected Mapping"),
     (dict(variables=Variables({}, {})), r"variables: params/Dense_0/bias is not there, expected float32\[3\]"),
     (dict(variables=Variables(PARAMS.params, {"a": np.ones(3)})), r"batch_stats/a is .*, expected not there"),
     (dict(variables=changed(lambda leaf: leaf[None])), r"Dense_0/bias is float32\[1, 3\], expected float32\[3\]"),
@@ -68,18 +66,13 @@ SIMULATE = [
     (dict(folder="a\0b"), "folder a\0b: cannot be made .*null byte"),
     (dict(folder=__file__), r"folder .*: cannot be made \(.*File exists"),
     (dict(folder="a" * 300), r"folder a*: cannot be made \(.*File name too long"),
-    (dict(measurements={"a": 3}), "simulate: measurements a: 3: expected a function, got int"),
     (dict(measurements={"a": lambda view: [[1], [1, 2]]}), "measurement a: list is no array"),
     (dict(measurements={"a": lambda: 1}), r"measurement a: it is <lambda>\(\), expected <lambda>\(view\)"),
     (dict(participation=fc.Participation(0.5, OtherDraw())), r"it is draw\(sizes\), expected draw\(key, sizes,"),
     (dict(watch="none"), "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
     (dict(participation=0.0), "fraction 0 is outside"),
-    (
-        dict(partcipation=0.5),
-        "option of simulate 'partcipation': did you mean 'participation'. expected one of .*watch",
-    ),
+    (dict(partcipation=0.5), "simulate 'partcipation': did you mean 'participation'. expected one of .*watch"),
     (dict(fraction=0.5), "unknown option of simulate 'fraction': did you mean 'participation'"),
-    (dict(on_nan="ignore"), "on_nan 'ignore': expected one of stop, skip_client, continue"),
     (dict(on_nan="skip_client", client_map=engine.Loop()), "on_nan 'skip_client': the debug layout stops"),
 ]
 

@@ -4,14 +4,12 @@ import sys
 import time
 
 
-def serve_one(connection, fault=None):
-    """Serves rounds of half a second; ends with ``fault`` after the first ones."""
+def serve_one(connection):
+    """Serves rounds of half a second."""
     connection.send(0)
     while (order := connection.recv()) is not None:
         for message in [(0.5, 1.0)] * order + [None]:
             connection.send(message)
-        if fault:
-            sys.exit(fault)
         connection.recv()
     connection.send(dict(samples=1, processed=1, steps=1, loss=1.0, layout="", peak_memory_mib=1.0))
 

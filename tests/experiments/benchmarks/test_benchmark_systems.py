@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import importlib.util
 import itertools
 import json
 import subprocess
@@ -15,22 +14,21 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import torch
+
+from experiments.benchmarks import SYSTEMS, Round, Setting, networks
+from experiments.benchmarks.systems import pytorch_graph, pytorch_loops
+from experiments.benchmarks.systems.callbacks import rounds_of
+from experiments.benchmarks.tasks import Data
+from experiments.benchmarks.workloads import WORKLOADS, Training, make_task
+from fedjax_collapse import Batch, Model, nn
+from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
+from fedjax_collapse.nn.interchange import torch_weights as weights
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
-
-from experiments.benchmarks import SYSTEMS, Round, Setting, networks  # noqa: E402
-from experiments.benchmarks.systems.callbacks import rounds_of  # noqa: E402
-from experiments.benchmarks.tasks import Data  # noqa: E402
-from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
-from fedjax_collapse import Batch, Model  # noqa: E402
-from fedjax_collapse.nn.interchange import torch_weights as weights  # noqa: E402
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 LOOPS = [name for name, system in SYSTEMS.items() if name.startswith("pytorch") and "cpu" in system.devices]
 SIMULATORS = [name for name in SYSTEMS if name in ("pfl", "flower")]
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 
 
 def _data(count):
@@ -57,13 +55,17 @@ def tiny_task():
 
 def run(name, workload, task):
     """The rounds of a system: sizes of the clients that took part, steps and loss."""
-    layout = jax.config.jax_num_cpu_devices, 1
-    setting = Setting(cores=2, layout=layout)
-    done = []
+    setting, done = Setting(cores=2, layout=(jax.config.jax_num_cpu_devices, 1)), []
     for _, outcome in zip(task.cohorts, SYSTEMS[name].load()(workload, task, setting), strict=False):
         losses, samples, steps = map(np.asarray, outcome[:3])
         done.append((sorted(samples // workload.training.epochs), sum(steps), np.average(losses, weights=samples)))
     return done
+
+
+def assert_same_rounds(found, expected, rtol=1e-4):
+    for one, other in zip(found, expected, strict=True):
+        assert one[:2] == other[:2]
+        np.testing.assert_allclose(one[2], other[2], rtol=rtol)
 
 
 def test_engine_trains_the_cohorts_of_the_task(tiny_task):
@@ -72,15 +74,11 @@ def test_engine_trains_the_cohorts_of_the_task(tiny_task):
         assert sizes == sorted(cohort + 1) and steps == 2 * 4
 
 
-@needs_torch
 @pytest.mark.parametrize("name", LOOPS)
 def test_pytorch_loops_equal_the_engine(name, tiny_task):
-    for expected, found in zip(run("fedjax_collapse", TINY, tiny_task), run(name, TINY, tiny_task), strict=True):
-        assert found[:2] == expected[:2]
-        np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+    assert_same_rounds(run(name, TINY, tiny_task), run("fedjax_collapse", TINY, tiny_task))
 
 
-@needs_torch
 @pytest.mark.parametrize("method", ["fedper", "ditto"])
 @pytest.mark.parametrize("name", [name for name in LOOPS if SYSTEMS[name].has_methods])
 def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
@@ -97,13 +95,10 @@ def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
 class FakeCuda:
     """Graphs that are captured by running their body, and replayed by running it again on the same tensors."""
 
-    def __init__(self, module):
-        self.module, self.captured, self.replayed = module, 0, 0
+    captured = replayed = 0
 
-    def patch(self, monkeypatch):
-        import torch
-
-        step, fake, calls = self.module.GraphSteps._step, self, []
+    def __init__(self, monkeypatch):
+        step, fake, calls = pytorch_graph.GraphSteps._step, self, []
 
         def recorded(steps, *arguments):
             calls.append((steps, arguments, step(steps, *arguments)))
@@ -127,25 +122,18 @@ class FakeCuda:
             stream=lambda stream: contextlib.nullcontext(),
         ).items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
-        monkeypatch.setattr(self.module.GraphSteps, "_step", recorded)
-        monkeypatch.setattr(self.module.pytorch_loops, "place", lambda device: "cpu")
+        monkeypatch.setattr(pytorch_graph.GraphSteps, "_step", recorded)
+        monkeypatch.setattr(pytorch_loops, "place", lambda device: "cpu")
 
 
-@needs_torch
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
 def test_graph_loops_equal_the_plain_loop(method, monkeypatch):
     """Whole batches are replayed, the last partial one is not; what warms up and captures leaves no trace."""
-    from experiments.benchmarks.systems import pytorch_graph
-
-    fake = FakeCuda(pytorch_graph)
-    fake.patch(monkeypatch)
+    fake = FakeCuda(monkeypatch)
     training = Training(epochs=2, batch_size=4, learning_rate=0.1, momentum=0.9)
     workload = dataclasses.replace(TINY, method=method, cohort=10, training=training)
     task = make_task(workload, 3)
-    found, expected = run("pytorch-graph", workload, task), run("pytorch", workload, task)
-    for one, other in zip(found, expected, strict=True):
-        assert one[:2] == other[:2]
-        np.testing.assert_allclose(one[2], other[2], rtol=1e-5)
+    assert_same_rounds(run("pytorch-graph", workload, task), run("pytorch", workload, task), rtol=1e-5)
     whole = sum((size // 4) * 2 * 3 for size in range(1, 11))
     assert fake.replayed == whole * (2 if method == "ditto" else 1)
     assert fake.captured == (2 if method == "ditto" else 1)
@@ -163,12 +151,8 @@ def _several_labels(count):
     return _data(count)._replace(labels=np.random.default_rng(2).integers(0, 2, (count, 3)).astype(np.int32))
 
 
-@needs_torch
 @pytest.mark.parametrize("task", ["next_word", "multi_label"])
 def test_pytorch_loops_of_other_tasks_equal_the_engine(task, monkeypatch):
-    from fedjax_collapse import nn
-    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
-
     if task == "next_word":
         small = dict(depth=1, heads=2, mlp_width=8)
         both = nn.PflTransformer(12, embedding=8, dropout=0.0, **small), pytorch_networks.Transformer(12, 8, **small)
@@ -181,18 +165,10 @@ def test_pytorch_loops_of_other_tasks_equal_the_engine(task, monkeypatch):
     monkeypatch.setattr(networks, "IDS", 12)
     workload = dataclasses.replace(TINY, data=data, input_shape=shape, task=task, weighting="equal")
     made = make_task(workload, 2)
-    for expected, found in zip(run("fedjax_collapse", workload, made), run("pytorch", workload, made), strict=True):
-        assert found[:2] == expected[:2]
-        np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+    assert_same_rounds(run("pytorch", workload, made), run("fedjax_collapse", workload, made))
 
 
-@needs_torch
 def test_running_statistics_are_averaged():
-    import torch
-
-    from experiments.benchmarks.systems import pytorch_loops
-    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
-
     network = pytorch_networks.build("small_cnn", 10, (8, 8, 1), channels=(3,))
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(network)]
     data = torch.randn(6, 1, 8, 8), torch.randint(10, (6,))
@@ -202,21 +178,15 @@ def test_running_statistics_are_averaged():
     for own, rows in zip(alone, clients, strict=True):
         pytorch_loops.train(pytorch_loops.Steps(own, workload), *data, rows)
     nothing_kept = [(rows, pytorch_loops._Own(workload, server)) for rows in clients]
-    total, _ = pytorch_loops._run_part(
-        server, data, workload, pytorch_loops.Steps(network, workload), nothing_kept, None
-    )
+    steps = pytorch_loops.Steps(network, workload)
+    total, _ = pytorch_loops._run_part(server, data, workload, steps, nothing_kept, None)
     for summed, *own in zip(total, *map(pytorch_networks.tensors, alone), strict=True):
         torch.testing.assert_close(summed, 2 * own[0] + 4 * own[1])
     assert len(total) == len(list(network.parameters())) + 2 and not torch.equal(total[-1], 6 * server[-1])
 
 
-@needs_torch
 @pytest.mark.parametrize("name", ["mlp", "cnn", "two_conv_cnn"])
 def test_networks_are_equal_on_both_sides(name):
-    import torch
-
-    from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
-
     shape = (12, 10, 3)
     model = Model(networks.linen(name), shape)
     variables = model.init(jax.random.key(0))

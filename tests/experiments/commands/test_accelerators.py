@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from composed_algorithms import composed_algorithms, network_of
 from conftest import long_where
+from small_studies import error_of
 from tiny_networks import LARGE, TINY, least_model
 
 from experiments.benchmarks.compiling import programs, topologies
@@ -142,9 +143,9 @@ def test_the_command(capsys, tmp_path):
     assert compile_for.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| network | dtype | clients |") and len(lines) == 4
-    assert compile_for.main([f"--target={TPU}", "--networks=small_cnn", "--lowerings=fft"]) == 2
-    assert "lowering 'fft': expected one of auto" in capsys.readouterr().err
-    assert compile_for.main([f"--target={TPU}", "--networks=mlq"]) == 2
-    assert "did you mean 'mlp'" in capsys.readouterr().err
-    assert compile_for.main([f"--target={TPU}", "--methods=fedavgg"]) == 2
-    assert "unknown method 'fedavgg'" in capsys.readouterr().err
+    for options, words in (
+        (["--networks=small_cnn", "--lowerings=fft"], "lowering 'fft': expected one of auto"),
+        (["--networks=mlq"], "did you mean 'mlp'"),
+        (["--methods=fedavgg"], "unknown method 'fedavgg'"),
+    ):
+        assert compile_for.main([f"--target={TPU}", *options]) == 2 and error_of(capsys, words)

@@ -5,6 +5,7 @@ import importlib.util
 
 import jax
 import pytest
+from small_studies import error_of
 
 from experiments.benchmarks import published
 from experiments.benchmarks.compiling import programs, topologies
@@ -50,16 +51,13 @@ def test_operations_of_a_program():
 )
 def test_unknown_targets(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(topologies, "_is_installed", lambda package: True)
-    assert compile_for.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert compile_for.main(arguments) == 2 and error_of(capsys, message)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="the compiler is installed")
 def test_a_compiler_that_is_not_installed(capsys):
     assert compile_for.main(["--target=tpu:v5e:2x2"]) == 2
-    error = capsys.readouterr().err
-    assert error == "error: target 'tpu:v5e:2x2': its compiler is not installed; pip install -e \".[tpu]\"\n"
+    error_of(capsys, "error: target 'tpu:v5e:2x2': its compiler is not installed; pip install -e \".[tpu]\"\n")
 
 
 @pytest.mark.parametrize("adapters", [None, LoRA(2)])

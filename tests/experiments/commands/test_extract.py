@@ -1,12 +1,13 @@
 """The command that writes features: the arrays, where they come from, runs on them, and wrong input in one line."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_studies import start
+from small_studies import BASE, error_of, start, write_config
 
 from experiments.commands import extract as command
 from experiments.configs import base
@@ -28,11 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 def config_file(**changes):
     """Writes a config of these changes and returns the option that names it."""
-    lines = [f"    config.{name} = {value!r}" for name, value in changes.items()]
-    code = ["from experiments.configs import base", "def get_config(arg=''):", "    config = base.get_config()", *lines]
-    with open("config.py", "w") as file:
-        file.write("\n".join([*code, "    return config", ""]))
-    return "--config=config.py"
+    return write_config(Path(), *(f"config.{name} = {value!r}" for name, value in changes.items()), of=BASE)
 
 
 def outputs(images, model, variables):
@@ -66,7 +63,7 @@ def test_features_are_those_of_the_network(capsys, monkeypatch):
 
 
 def test_weights_of_a_run_and_a_run_on_its_features(folder):
-    """A run's exported weights give its features; the linear model on them is a run of its own, split or not."""
+    """A run's exported weights give its features; the linear model on them is a run of its own."""
     option = config_file(data=DOMAINS, clients=2, partition=dict(name="iid"), network=NETWORK, rounds=1)
     model = build.model(plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK), _federation())
     variables = model.init(jax.random.key(9))
@@ -77,14 +74,12 @@ def test_weights_of_a_run_and_a_run_on_its_features(folder):
     np.testing.assert_allclose(found.images, expected, rtol=1e-4, atol=1e-5)
     linear = dict(data=dict(source="features:f.npz"), network=dict(name="mlp", hidden=()), clients=2, rounds=1)
     option = config_file(**linear, partition=dict(name="domain"), arms=dict(fedavg={}))
-    for own_tests, sizes in (("shares", [20, 20]), ("split", [22, 22])):
-        study = folder / own_tests
-        assert start(option, f"--config.own_tests.name={own_tests}", f"--workdir={study}") == 0
-        run = load_run(study / "fedavg/seed0")
-        assert run.federation.input_shape == (8,) and run.federation.ownership.sizes.tolist() == sizes
-        layer = run.variables.params["Dense_0"]
-        expected = found.images @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
-        np.testing.assert_allclose(run.predict(found.images), expected, rtol=1e-4, atol=1e-5)
+    assert start(option, "--config.own_tests.name=split", f"--workdir={folder / 'study'}") == 0
+    run = load_run(folder / "study/fedavg/seed0")
+    assert run.federation.input_shape == (8,) and run.federation.ownership.sizes.tolist() == [22, 22]
+    layer = run.variables.params["Dense_0"]
+    expected = found.images @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
+    np.testing.assert_allclose(run.predict(found.images), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_virtual_features_of_a_partition(capsys):
@@ -121,9 +116,7 @@ def _federation():
     ],
 )
 def test_wrong_input_is_one_line(capsys, arguments, message):
-    assert command.main([config_file(data=DOMAINS), *arguments]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert command.main([config_file(data=DOMAINS), *arguments]) == 2 and error_of(capsys, message)
 
 
 def test_features_that_are_not_finite(monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
-from small_studies import start, tree
+from small_studies import error_of, start, tree
 
 from experiments.commands import new_project
 from experiments.commands.new_project import TEMPLATE, main
@@ -45,10 +45,7 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(tmp_path, monkeypat
     (tmp_path / "full" / ".mine").touch()
     before = tree(tmp_path)
     for name, reason in (("full", "not empty"), ("file", "cannot be written"), ("file/below", "cannot be written")):
-        capsys.readouterr()
-        assert main([str(tmp_path / name)]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and name in error and reason in error and error.count("\n") == 1
+        assert main([str(tmp_path / name)]) == 2 and error_of(capsys, name, reason)
     assert tree(tmp_path) == before and {path.name for path in (tmp_path / "empty").iterdir()} == FILES
 
 

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from small_studies import BASE, error_of, write_config
 
 from experiments.commands import show_partition as command
 from experiments.configs import base
@@ -21,15 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture
 def config_file(tmp_path):
     """A function that writes a config of these changes and returns the option that names it."""
-
-    def write(changes):
-        (tmp_path / "config.py").write_text(
-            "from experiments.configs import base\n"
-            f"def get_config(arg=''):\n    config = base.get_config()\n    {changes}\n    return config\n"
-        )
-        return f"--config={tmp_path / 'config.py'}"
-
-    return write
+    return lambda changes: write_config(tmp_path, changes, of=BASE)
 
 
 def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp_path, capsys):
@@ -111,9 +104,7 @@ def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(config_file, changes, arguments, words, capsys):
-    assert command.main([config_file(changes), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+    assert command.main([config_file(changes), *arguments]) == 2 and error_of(capsys, words)
 
 
 def test_modules_beside_the_config_come_first(config_file, tmp_path, capsys, monkeypatch):
@@ -128,4 +119,4 @@ def test_modules_beside_the_config_come_first(config_file, tmp_path, capsys, mon
         assert command.main([config_file(f"config.partition = dict(name='{name}:in_turn')")]) == 0
         sys.modules.pop(name)
     assert command.main([config_file("config.partition = dict(name='json:in_turn')")]) == 2
-    assert f"unknown name in json ({json.__file__}), of partition, 'in_turn'" in capsys.readouterr().err
+    error_of(capsys, f"unknown name in json ({json.__file__}), of partition, 'in_turn'")

@@ -13,20 +13,19 @@ import jax
 import matplotlib
 import pytest
 from small_studies import write_config
+from unrendered import LAUNCHER, ROOT
 
 from experiments.study.progress.console import Console
 from fedjax_collapse import FedAvg, LocalTraining, simulate
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 ONE_DEVICE = "config.engine.devices = 1"
 
 
 @pytest.fixture
 def command(tmp_path) -> list[str]:
-    launch = str(ROOT / "experiments" / "launch.py")
-    return [sys.executable, launch, write_config(tmp_path, ONE_DEVICE), f"--workdir={tmp_path / 'study'}"]
+    return [*LAUNCHER, write_config(tmp_path, ONE_DEVICE), f"--workdir={tmp_path / 'study'}"]
 
 
 def run(command, **variables):

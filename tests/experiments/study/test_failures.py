@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import small_studies
-from small_studies import write_config
+from small_studies import error_of, write_config
 
 from experiments import launch
 from experiments.commands import report
@@ -89,7 +89,7 @@ def test_whatever_user_code_raises(start, capsys):
     """Also where no run is left to report on."""
     told = "out of memory (MemoryError): lower"
     assert start(error="MemoryError()", arms="dict(only=dict(measurements=dict(x='failing:measure')))") == 1
-    assert capsys.readouterr().err.startswith(f"error: only seed 0: {told}")
+    error_of(capsys, f"error: only seed 0: {told}")
     assert (read_failure(Path("study/only/seed0")) or "").startswith(f"only seed 0: {told}")
 
 
@@ -102,11 +102,7 @@ def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(study, "train_group", full)
         assert start() == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: first seed 0: ") and error.endswith(
-        "free some space, then run the same command to resume\n"
-    )
-    assert error.count("\n") == 1
+    error_of(capsys, "error: first seed 0: ", "free some space, then run the same command to resume\n")
     Path("repaired").touch()
     assert start() == 0
 

@@ -1,17 +1,15 @@
 """Several processes that run one study: the numbers of one process, one folder, and one end."""
 
-import json
 import os
 import re
 import socket
 import subprocess
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import small_studies
-from unrendered import LAUNCHER
+from unrendered import LAUNCHER, ROOT
 
 from experiments import launch
 from experiments.configs import base
@@ -24,7 +22,6 @@ from fedjax_collapse.data.store import StoreWriter
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 TOLERANCE = 2e-5  # in float32: the order of summation over processes is all that differs
 CONFIG = """
 import os, signal
@@ -143,7 +140,7 @@ def free_port():
 
 def numbers(run):
     """Rounds, losses, and all arrays of a run: of every round's clients, and of the final model."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = small_studies.rows_of(run)
     arrays = {name: np.array([row[name] for row in rows]) for name in ("round", "loss", "train/task_loss")}
     for name in ("clients", "final"):
         arrays |= {f"{name}/{key}": value for key, value in np.load(run / f"{name}.npz").items()}
@@ -254,9 +251,8 @@ def test_wrong_places(where, words, config, tmp_path, capsys):
         taken = server.getsockname()[1]
         where = where.format(taken=taken)
         assert in_one(config, tmp_path / "study", 2, f"--distributed={where}") == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: --distributed={where}: ") and error.count("\n") == 1
-    assert all(word.format(taken=taken) in error for word in words) and not any(tmp_path.iterdir())
+    small_studies.error_of(capsys, f"error: --distributed={where}: ", *(word.format(taken=taken) for word in words))
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.long

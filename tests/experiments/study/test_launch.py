@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import small_studies
-from small_studies import tree, write_config
+from small_studies import error_of, rows_of, tree, write_config
 
 from experiments import launch
 from experiments.config_files import find_config
@@ -92,8 +92,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert "effective rank" in output.lower() and "starts" not in output
 
     assert start(config_file, "--config.seeds=(0,1)", "--config.rounds=1", workdir=study) == 2
-    error = capsys.readouterr().err
-    assert "rounds is 2 there, 1 here; choose another --workdir" in error and error.count("\n") == 1
+    error_of(capsys, "rounds is 2 there, 1 here; choose another --workdir")
     assert tree(study) == before
 
 
@@ -177,7 +176,7 @@ def test_a_run_that_diverges_stops_with_one_line(tmp_path, capsys):
     assert said[1].err == said[0].err and "is run again" not in said[1].out
     assert [file.parents[1].name for file in study.glob("*/*/summary.json")] == ["good"]
     run = study / "bad" / "seed0"
-    row, *_ = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    row = rows_of(run)[0]
     assert (row["round"], row["train/task_loss"]) == (1, None) and (run / "divergence.npz").exists()
     assert "<svg" in write_report(study).read_text()
 
@@ -206,10 +205,7 @@ def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
     arguments, *words = WRONG[case]
     workdir = tmp_path / "study"
     assert start(QUICKSTART, *arguments, workdir=workdir) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
-    for word in words:
-        assert word in captured.err
+    error_of(capsys, *words)
     assert not workdir.exists()
 
 
@@ -224,8 +220,7 @@ def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
 )
 def test_missing_config_file_is_told_with_the_nearest(name, nearest, tmp_path, capsys):
     assert start(f"--config={name}", workdir=tmp_path / "study") == 2
-    error = capsys.readouterr().err
-    assert f"did you mean {nearest}" in error and error.count("\n") == 1 and len(error) < 380
+    assert len(error_of(capsys, f"did you mean {nearest}")) < 380
     assert launch.parse([f"--config={nearest.split()[0]}"])  # what it says is found
 
 
@@ -243,7 +238,7 @@ def test_own_files_with_names_of_ours(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["feduv", "experiments/configs/feduv/"])
 def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
     assert start(f"--config={name}", workdir=tmp_path / "study") == 2
-    assert "in feduv/ there are figure1, figure3, figure4, table1," in capsys.readouterr().err
+    error_of(capsys, "in feduv/ there are figure1, figure3, figure4, table1,")
 
 
 def test_unusable_workdirs(tmp_path, capsys):
@@ -254,7 +249,5 @@ def test_unusable_workdirs(tmp_path, capsys):
     (tmp_path / "broken" / "config.json").write_text("{")
     before = tree(tmp_path)
     for name in ("file", "file/below", "full", "broken", "/proc/study"):
-        assert start(QUICKSTART, workdir=tmp_path / name) == 2
-        error = capsys.readouterr().err
-        assert name in error and "choose another" in error and error.count("\n") == 1
+        assert start(QUICKSTART, workdir=tmp_path / name) == 2 and error_of(capsys, name, "choose another")
     assert tree(tmp_path) == before

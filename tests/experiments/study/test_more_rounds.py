@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small_studies
 from conftest import assert_same_bits
-from small_studies import tree, write_config
+from small_studies import error_of, rows_of, tree, write_config
 
 from experiments.configs import quickstart
 from experiments.study.more_rounds import is_done
@@ -15,6 +15,7 @@ from experiments.study.resolving import resolve
 pytestmark = pytest.mark.slow
 
 ARMS = "config.arms = dict(fedavg=dict(), scaffold=dict(methods=dict(scaffold=dict())))"
+PRIVACY = "config.privacy = dict(delta=1e-5, population=100)"
 EQUAL = ("metrics.jsonl", "summary.json", "run.json")  # files of a run that do not depend on the machine
 ARRAYS = ("final.npz", "clients.npz", "spectra.npz", "partition.npz")
 
@@ -66,10 +67,9 @@ def test_rounds_of_a_setting(start, tmp_path):
     lines = ["config.settings = dict(short=dict(rounds=1), other=dict())"]
     assert start("study", 2, *lines) == 0
     assert start("study", 3, *lines) == 0
-    rounds = {path.parts[-4]: len(path.read_text().splitlines()) for path in tmp_path.glob("study/*/*/*/metrics.jsonl")}
-    assert rounds == {"short": 1, "other": 3}
+    assert [len(rows_of(tmp_path / f"study/{name}/only/seed0")) for name in ("short", "other")] == [1, 3]
     assert start("study", 3, "config.settings = dict(short=dict(rounds=2), other=dict())") == 0
-    assert len((tmp_path / "study/short/only/seed0/metrics.jsonl").read_text().splitlines()) == 2
+    assert len(rows_of(tmp_path / "study/short/only/seed0")) == 2
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,8 @@ def test_rounds_of_a_setting(start, tmp_path):
         (["config.evaluate_every = 3"], "round 2 was evaluated as its last, out of the turn of evaluate_every=3"),
         (["config.measure_every, config.measurements = 3, dict(sphere='sphere')"], "round 2 was measured as its"),
         (
-            ["config.methods = dict(dp_fedavg=dict(clip=1.0, noise_multiplier=1.0))"]
-            + ["config.privacy = dict(delta=1e-5, population=100)", "config.server.weighting = 'expected'"],
-            "its epsilon is accounted for 2 rounds",
+            ["config.methods, config.server.weighting = dict(dp_fedavg={}), 'expected'", PRIVACY],
+            "its epsilon is account",
         ),
     ],
 )
@@ -91,18 +90,15 @@ def test_what_would_differ_is_one_line_and_nothing_is_touched(lines, message, st
     capsys.readouterr()
     for arguments in ([], ["--workers=1"]):
         assert start("study", 4, *lines, arguments=arguments) == 2
-        error = capsys.readouterr().err
-        assert f"arm only: {message}" in error and "choose another --workdir" in error and error.count("\n") == 1
+        error_of(capsys, f"arm only: {message}", "choose another --workdir")
     assert tree(tmp_path / "study") == before
 
 
 def test_what_does_not_depend_on_the_number_of_rounds_continues(start, tmp_path):
     """Rounds of its own, and evaluations and measurements whose turn the last round was."""
-    lines = [
-        "config.training.schedule = dict(name='cosine', rounds=9)",
-        "config.save_local, config.watch = 'last', 'all'",
-    ]
+    lines = ["config.training.schedule, config.save_local = dict(name='cosine', rounds=9), 'last'"]
     lines += ["config.evaluate_every, config.measure_every, config.measurements = 2, 2, dict(sphere='sphere')"]
+    lines += ["config.watch = 'all'"]
     assert start("longer", 2, *lines) == 0 and start("longer", 5, *lines) == 0
     assert start("whole", 5, *lines) == 0
     assert_same_runs(tmp_path / "longer", tmp_path / "whole")

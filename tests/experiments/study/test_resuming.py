@@ -6,10 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import small_studies
-from small_studies import write_config
+from small_studies import rows_of, write_config, write_data
 
 from experiments import launch
 from experiments.configs import quickstart
@@ -113,8 +112,8 @@ def start_own(tmp_path, monkeypatch, capsys):
     config = write_config(tmp_path, "config.seeds, config.data = (0, 1), dict(source='npz:data.npz')", arms)
     for name, text in (("of_resuming.py", OWN), ("of_resuming_helper.py", "VALUE = 1.0\n")):
         (tmp_path / name).write_text(text)
-    write_data(tmp_path, 0)
     monkeypatch.chdir(tmp_path)
+    write_data()
     monkeypatch.setattr("sys.path", [*sys.path])
 
     def start(*arguments):
@@ -124,13 +123,6 @@ def start_own(tmp_path, monkeypatch, capsys):
         return small_studies.start(config, "--workdir=study", *arguments), capsys.readouterr().err
 
     return start
-
-
-def write_data(folder, seed):
-    rng = np.random.default_rng(seed)
-    images, labels = rng.integers(0, 255, (120, 4, 4, 1)).astype(np.uint8), np.arange(120) % 3
-    named = dict(images=images[:90], labels=labels[:90], test_images=images[90:], test_labels=labels[90:])
-    np.savez(folder / "data.npz", **named)
 
 
 def states(study):
@@ -146,11 +138,11 @@ def test_other_data_or_code_is_refused_in_one_line_and_nothing_is_touched(start_
     assert start_own("--seed=0") == (0, "")  # finished runs are left as they are
     assert states(study) == before
 
-    write_data(tmp_path, 1)
+    write_data(seed=1)
     for choice in ("--seed=0", "--seed=1", "--seed=1 --arm=plain"):
         status, line = start_own(*choice.split())
         assert status == 2 and re.fullmatch(r"error: .*/seed0 holds another run: data is .*\n", line)
-    write_data(tmp_path, 0)
+    write_data()
 
     helper = tmp_path / "of_resuming_helper.py"
     helper.write_text("VALUE = 500.0  # stronger\n")  # of another size: the cache of compiled modules goes by it
@@ -163,7 +155,6 @@ def test_other_data_or_code_is_refused_in_one_line_and_nothing_is_touched(start_
     assert {path: state for path, state in states(study).items() if path in before} == before
 
     assert start_own("--resume=never", "--arm=own", "--seed=0") == (0, "")
-    rows = (study / "own" / "seed0" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["measured/x"] for row in rows] == [500.0, 500.0]
+    assert [row["measured/x"] for row in rows_of(study / "own" / "seed0")] == [500.0, 500.0]
     kept = study / "replaced" / "1" / "own" / "seed0" / "metrics.jsonl"
     assert kept.read_bytes() == before[study / "own" / "seed0" / "metrics.jsonl"][0]

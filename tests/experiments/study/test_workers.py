@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import small_studies
 from small_studies import write_config
-from unrendered import LAUNCHER
+from unrendered import LAUNCHER, ROOT
 
 from experiments import launch
 from experiments.study.processes import workers
@@ -19,7 +19,6 @@ from experiments.study.processes.lock import locked, only_process_in
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 CHANGES = (
     "config.engine.devices, config.evaluate_every, config.rounds, config.checkpoint_every = 1, 2, 4, 2",
     "config.arms = dict(first={}, bad=dict(measurements=dict(x='deadly:measure')), last={})",
