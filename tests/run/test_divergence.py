@@ -166,16 +166,12 @@ class Without(fc.Participation):
 METHODS = {"scaffold": Scaffold(), "fednova": fc.FedNova(), "moon": MOON(), "fedmr": fc.FedMR(inter=0.1)}
 
 
-def skipping(federation, network, algorithm, **options):
-    return run(federation, network, algorithm, rounds=2, on_nan="skip_client", **options)
-
-
 @pytest.mark.parametrize("layout", ["chunked", "vectorized", "host_sharded"])
 def test_a_skipped_client_is_as_one_that_dropped_out(federation, network, layout):
     """To the bit: models, states, metrics and rows. All rounds of a call are counted."""
     algorithm = bombed(**(METHODS if layout == "chunked" else {"scaffold": Scaffold()}))
     options = dict(evaluate_every=2, **LAYOUTS[layout])
-    skipped = skipping(federation, network, algorithm, **options)
+    skipped = run(federation, network, algorithm, rounds=2, on_nan="skip_client", **options)
     expected = run(federation, network, algorithm, rounds=2, participation=Without(dropout=0.0), **options)
     assert_same_bits((skipped.state.server, skipped.state.clients), (expected.state.server, expected.state.clients))
     clients, (row,) = dict(skipped.clients), skipped.metrics

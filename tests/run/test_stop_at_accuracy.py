@@ -25,21 +25,12 @@ def run(federation, model, **options):
     return simulate(federation, model, ALGORITHM, rounds=ROUNDS, key=jax.random.key(0), **options)
 
 
-@pytest.fixture(scope="module")
-def whole(federation, model):
-    return run(federation, model)
-
-
-@pytest.fixture(scope="module")
-def target(whole) -> tuple[int, float]:
-    """A round before the last, and an accuracy that no earlier one has."""
+def test_stop_at_accuracy_ends_there_with_the_bits_of_the_whole_run(federation, model, tmp_path):
+    """At a round before the last, whose accuracy no earlier one has."""
+    whole = run(federation, model)
     accuracies = [row["accuracy"] for row in whole.metrics]
     best = next(i for i in range(1, ROUNDS - 1) if accuracies[i] > max(accuracies[:i]))
-    return best + 1, accuracies[best]
-
-
-def test_stop_at_accuracy_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, target, tmp_path):
-    round, accuracy = target
+    round, accuracy = best + 1, accuracies[best]
     result = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")
     assert result.rounds_done == round and len(result.metrics) == round
     assert rounds_kept(tmp_path / "run") == (round,)

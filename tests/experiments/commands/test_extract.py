@@ -65,7 +65,8 @@ def test_features_are_those_of_the_network(capsys, monkeypatch):
 def test_weights_of_a_run_and_a_run_on_its_features(folder):
     """A run's exported weights give its features; the linear model on them is a run of its own."""
     option = config_file(data=DOMAINS, clients=2, partition=dict(name="iid"), network=NETWORK, rounds=1)
-    model = build.model(plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK), _federation())
+    config = plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK, clients=2, partition=dict(name="iid"))
+    model = build.model(config, build.federations(config, [0])[0])
     variables = model.init(jax.random.key(9))
     save_weights("w.safetensors", variables)
     assert command.main([option, "--config.network.weights=w.safetensors", "--out=f.npz"]) == 0
@@ -99,11 +100,6 @@ def test_virtual_features_of_a_partition(capsys):
         held = np.bincount(plain_file.labels[held], minlength=10)
         assert np.array_equal(counts, np.where(held > 0, np.maximum(held, 9), 0))
     assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == {"count": 9, "others": 0, "enlarged": "none"}
-
-
-def _federation():
-    config = plain(base.get_config()) | dict(data=DOMAINS, clients=2, partition=dict(name="iid"))
-    return build.federations(config, [0])[0]
 
 
 @pytest.mark.parametrize(

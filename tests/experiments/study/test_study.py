@@ -36,14 +36,10 @@ def config() -> ConfigDict:
     return config
 
 
-@pytest.fixture
-def config_file(tmp_path) -> str:
-    return write_config(tmp_path, "config.arms = dict(zeta={}, alpha=dict(training=dict(epochs=1)), mid={})")
-
-
-def test_arms_changed_on_the_command_line_keep_the_order(config_file):
+def test_arms_changed_on_the_command_line_keep_the_order(tmp_path):
+    file = write_config(tmp_path, "config.arms = dict(zeta={}, alpha=dict(training=dict(epochs=1)), mid={})")
     changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
-    assert tuple(launch.parse([config_file, *changes]).config["arms"]) == ARMS
+    assert tuple(launch.parse([file, *changes]).config["arms"]) == ARMS
 
 
 def test_arms_and_seeds_asked_for_run_as_declared(config):
