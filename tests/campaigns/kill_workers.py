@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from experiments.startup import configure_devices
 from tests.campaigns.kill_campaign import Case, digests
 
 _LAUNCHER = Path(__file__).resolve().parents[2] / "experiments/launch.py"
@@ -31,6 +32,7 @@ _CHANGES = ("--config.rounds=40", "--config.checkpoint_every=2", "--config.engin
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     options = _parse(arguments)
+    configure_devices()  # a worker alone has several, on which its checkpoints were
     moments, killed, differing, studies = random.Random(options.seed), collections.Counter(), 0, 0
     case = Case("scaffold", tuple(range(6)), options.out)
     case.write_config()
