@@ -13,7 +13,7 @@ from fedjax_collapse.results.comparing import verdict
 from fedjax_collapse.results.metrics import is_measured, metric_of
 from fedjax_collapse.results.plot import drawing
 from fedjax_collapse.results.plot.drawing import arm_line, by_arm, colours_of, draws, whole_numbers
-from fedjax_collapse.results.plot.spectrum import spectra_of
+from fedjax_collapse.results.plot.spectrum import shares
 from fedjax_collapse.results.study import Results
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ def measurements(study: Results) -> list[str]:
 def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     """Accuracy, or the score of the task, and effective rank per round, and the server's spectrum at the end.
 
-    Thick lines are means over seeds, as in the figures of each, thin ones are single seeds; the title is the study's
-    verdict. The result is None without effective ranks and spectra.
+    Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
+    without effective ranks and spectra.
     """
     figure, colours = drawing.new_figure(4.2, _WIDTH), colours_of(study)
     accuracy, rank, spectrum = figure.subplots(1, 3)
@@ -212,17 +212,29 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
         part = selection[selection["metric"] == metric.name]
         draw_curves(axes, colours, part, bands=False)
         axes.set_title(metric.axis.replace(" (", "\n("))
-    last = spectra_of(study)
-    spectra = by_arm(last[last["server"] > _SMALLEST]) if len(last) else {}
-    for arm, of in spectra.items():
-        spectrum.plot(of["index"], of["server"], **arm_line(colours, arm, len(of)))
-    spectrum.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="dimension", title="final variance\nof features (%)")
-    spectrum.yaxis.set_major_formatter("{x:g}")
-    whole_numbers(spectrum.xaxis, 4)
-    arms = {*part["arm"], *spectra}
+    arms = {*part["arm"], *_draw_variance(spectrum, study, colours)}  # with effective ranks or spectra
     if title := verdict(study):
         sentences = re.split(r"(?<=\.) ", drawing.label(title, 9 * _TITLE))
         wrapped = "\n".join(textwrap.fill(sentence, _TITLE) for sentence in sentences)
         figure.suptitle(wrapped, x=0.01, ha="left", fontsize="medium", fontweight="bold")
     drawing.arm_legend(figure, colours, arms, above=False)
     return figure if arms else None
+
+
+def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> list[str]:
+    """Draws fractions of the variance by principal dimension of the server's last features; returns the arms."""
+    arms = []
+    for arm, features in study.num_features.items():
+        ends = [run.spectra["server"][-1] for run in study.with_spectra if run.arm == arm]
+        percents = 100 * shares(np.reshape(ends, (-1, features)))
+        percents = percents[np.isfinite(percents).all(1)]
+        percents = percents[:, (percents > _SMALLEST).any(0)]
+        if len(percents):
+            index = 1 + np.arange(len(percents.T))
+            axes.plot(index, percents.T, color=colours[arm], **_SEED)
+            axes.plot(index, percents.mean(axis=0), **arm_line(colours, arm, len(index)))
+            arms.append(arm)
+    axes.set(yscale="log", ylim=(_SMALLEST, 100), xlabel="dimension", title="final variance\nof features (%)")
+    axes.yaxis.set_major_formatter("{x:g}")
+    whole_numbers(axes.xaxis, 4)
+    return arms
