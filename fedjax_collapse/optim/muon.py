@@ -2,11 +2,14 @@
 
 Jordan et al., "Muon" (2024); scaling of Liu et al. (arXiv 2502.16982). Weights of two and more axes are matrices
 [inputs, outputs]: products as they are, convolution kernels with all axes but the last one as inputs, classifiers and
-embeddings as well (Jordan leaves these and the first convolution out; optax and FedMuon's code do not). Biases and the
-scales and shifts of normalizations are trained by AdamW with the same learning rate.
+embeddings as well (Jordan leaves these and the first convolution out; optax and FedMuon's code do not), unless they are
+``excluded``. These, biases, and the scales and shifts of normalizations are trained by AdamW with the same learning
+rate.
 """
 
+import functools
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +27,7 @@ def muon(
     beta: Decay = 0.95,
     weight_decay: NonNegative = 0.0,
     consistent_rms: Positive | None = None,
+    excluded: str = "",
 ) -> optax.GradientTransformation:
     """Returns ``optax.contrib.muon`` for all weights of two and more axes.
 
@@ -34,22 +38,25 @@ def muon(
             added to the gradient, whose size does not matter here.
         consistent_rms: the root mean square of a step's entries, such as 0.2, instead of the factor
             ``sqrt(max(1, outputs / inputs))``.
+        excluded: patterns of paths of weights that AdamW trains, separated by commas, such as ``Dense_0/*``, the
+            classifier of ``small_cnn``.
     """
     return optax.contrib.muon(
         learning_rate,
         beta=beta,
         weight_decay=weight_decay,
         consistent_rms=consistent_rms,
-        muon_weight_dimension_numbers=_axes_of_matrices,
+        muon_weight_dimension_numbers=functools.partial(_axes_of_matrices, excluded.split(",")),
     )
 
 
-def _axes_of_matrices(params):
-    def axes(leaf):
-        last = leaf.ndim - 1
-        return optax.contrib.MuonDimensionNumbers(tuple(range(last)), last) if last > 0 else None
+def _axes_of_matrices(excluded, params):
+    def axes(path, leaf):
+        last, name = leaf.ndim - 1, jax.tree_util.keystr(path, simple=True, separator="/")
+        is_matrix = last > 0 and not any(fnmatchcase(name, pattern) for pattern in excluded)
+        return optax.contrib.MuonDimensionNumbers(tuple(range(last)), last) if is_matrix else None
 
-    return jax.tree.map(axes, params)
+    return jax.tree.map_with_path(axes, params)
 
 
 def orthogonalize(matrix: Float[Array, "inputs outputs"], exact: bool = False) -> Float[Array, "inputs outputs"]:

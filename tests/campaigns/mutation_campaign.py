@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("losses", "methods", "training", "engine", "data", "run/privacy")
 LEFT_OUT = {  # files, and functions in them, whose changes affect no result
     "fedjax_collapse/engine/timing.py": "it measures seconds",
-    "fedjax_collapse/methods/personal/fedpac.py, smallest_combination.continues": "a limit that ends no search",
 }
 GENERAL = ("tests/methods/test_conformance.py", "tests/training/test_round_reference.py")
 _LONGEST = 600  # seconds that the tests of a change may take

@@ -185,6 +185,13 @@ def test_muon_vectors(float64):
     for _ in gradients:
         expected, state = of_bias.update(jnp.ones(5), state, params["bias"])
     np.testing.assert_allclose(updates["bias"], expected, rtol=1e-12)
+    alone = muon(1.0, excluded="a/*,b/kernel")
+    both = {"a": {"kernel": jnp.ones((3, 5))}, "b": {"bias": jnp.ones(5)}, "c": {"kernel": jnp.ones((3, 5))}}
+    updates, _ = alone.update(both, alone.init(both), both)
+    adamw = optax.adamw(1.0, nesterov=True, weight_decay=0.0)
+    expected, _ = adamw.update(both, adamw.init(both), both)
+    np.testing.assert_allclose(updates["a"]["kernel"], expected["a"]["kernel"], rtol=1e-12)
+    assert np.abs(updates["c"]["kernel"] - expected["c"]["kernel"]).min() > 0.1
     kernel = jnp.asarray(S(4, 12)).reshape(2, 2, 3, 4)
     found, _ = muon(1.0).update({"w": kernel}, muon(1.0).init({"w": kernel}), {"w": kernel})
     np.testing.assert_allclose(-found["w"].reshape(-1, 4), orthogonalize(kernel.reshape(-1, 4)), atol=1e-6)

@@ -24,10 +24,10 @@ from fedjax_collapse.methods import APFL, FedALA, FedAMP, FedBABU, FedDBE, FedPA
 from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.personal.apfl import Own
 from fedjax_collapse.methods.personal.fedala import Mixing
-from fedjax_collapse.methods.personal.fedpac import smallest_combination
 from fedjax_collapse.methods.personal.per_fedavg import divided
 from fedjax_collapse.nn.heads import Shifted, TwoHeads
 from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.optim.combination import smallest_combination
 from fedjax_collapse.run.own_tests import by_stage, personal_model
 from fedjax_collapse.schema.options import with_options
 from fedjax_collapse.training.local import train, views

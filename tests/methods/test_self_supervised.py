@@ -27,9 +27,9 @@ from fedjax_collapse import (
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses.contrastive import clipped_unit
 from fedjax_collapse.measurements import confusion, layers, linear_probe, neural_collapse
-from fedjax_collapse.methods.personal.fedpac import smallest_combination
 from fedjax_collapse.methods.self_supervised.fedema import distance
 from fedjax_collapse.nn.heads import Siamese
+from fedjax_collapse.optim.combination import smallest_combination
 from fedjax_collapse.schema.options import with_options
 
 AUGMENTED = TRAINING.replace(augmentation=brighter)

@@ -22,8 +22,8 @@ from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses import tangent_distance
 from fedjax_collapse.losses.contrastive import clipped_unit
 from fedjax_collapse.methods.base import CohortView, LocalView, Method, Term
-from fedjax_collapse.methods.personal.fedpac import smallest_combination
 from fedjax_collapse.nn.task import siamese_outputs
+from fedjax_collapse.optim.combination import smallest_combination
 from fedjax_collapse.schema.options import NonNegative, Positive, only_with, option
 
 _TANGENTS = 6  # and directions on each
