@@ -225,13 +225,15 @@ def test_rounds_equal_a_plain_pytorch_loop(request, name):
 
 def test_every_method_has_a_reference():
     """CCVR's, in NumPy, is in ``test_server_rules.py``; rounds of Muon, FedRPCA and GHOFL in ``test_local_steps.py``,
-    ``test_low_rank.py`` and ``test_closed_forms.py``; terms with random directions in ``test_losses_features.py``. The
+    ``test_low_rank.py`` and ``test_closed_forms.py``, of two views of an example beside PyTorch in
+    ``test_self_supervised.py``; terms with random directions in ``test_losses_features.py``. The
     others change or measure what the reference trains, or compute another mean of the same uploads, by functions whose
     vectors are in ``test_robust.py``."""
     found = {each for name, case in CASES.items() for each in (name.partition(",")[0], *case.beside)}
     others = {"ccvr", "clip_update", "noisy_update", "recalibrate"}
     others |= {"bulyan", "centred_clipping", "fltrust", "geometric_median", "norm_bound", "trimmed_mean"}
     others |= {"corrected_muon", "aligned_muon", "fedrpca", "gh_ofl", "sigreg", "visreg"}
+    others |= {"byol", "fedema", "fedu2", "ssd"}
     others |= {"backdoor", "gaussian_attack", "ipm", "min_max", "sign_flip"}
     assert discovery.classes(methods, Method).keys() - found == others
 
