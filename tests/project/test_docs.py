@@ -18,8 +18,10 @@ import fedjax_collapse
 from experiments import launch
 from experiments.commands import extract, show_communication, show_partition
 from experiments.configs import base
+from experiments.study.resolving import resolve
 from fedjax_collapse import Model
 from fedjax_collapse.command import MOVED, PROGRAMS
+from fedjax_collapse.config import build
 from fedjax_collapse.config.keys import NETWORKS
 from fedjax_collapse.core import masks
 from fedjax_collapse.nn.sequences import TokenNetwork
@@ -117,6 +119,18 @@ def test_every_page_is_in_the_navigation_of_the_site():
     assert "\n  font: false\n" in text  # else a page asks for fonts from elsewhere
 
 
+def check_arms(config):
+    """What is checked of them without data."""
+    config.arms = config.arms or {"fedavg": {}}
+    for cell in resolve(config, Path()).cells:
+        algorithm, clients = build.algorithm(cell.values), cell.values["clients"]
+        algorithm.check()
+        build.check_privacy(cell.values)
+        cohort_size = build.schedule(cell.values).resolved(algorithm).rule.cohort_size(clients)
+        for method in algorithm.methods.values():
+            method.check_cohort(cohort_size, clients)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("page", [page for page in DOCS if page.name not in TESTED_ELSEWHERE], ids=name)
@@ -126,6 +140,7 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch):
     for code, is_marked in blocks(page, "python"):
         if not is_marked:
             exec(compile(code, name(page), "exec"), names)
+            check_arms(names["config"].copy_and_resolve_references())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
