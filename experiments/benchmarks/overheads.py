@@ -59,9 +59,10 @@ def methods(
 def accepted(algorithm: FedAvg, model: Model) -> Model | None:
     """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
     has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
-    heads = HEADS.values() if has_head else ()
+    needs_views = any("views" in method.needs for method in algorithm.methods.values())
+    heads = [head for head in HEADS.values() if head is not Siamese] if has_head else []
     others = [model.with_module(head=head) for head in heads]
-    if has_head:
+    if has_head and needs_views:
         siamese = with_options(Siamese, hidden=256, dim=model.initial_shapes().features.shape[-1])
         others.append(dataclasses.replace(model.with_module(head=siamese), task=SELF_SUPERVISED))
     for other in (model, *others):

@@ -143,6 +143,8 @@ class Model:
             UserError: if the images are smaller than ``input_shape``.
         """
         outputs, batch_stats = self.apply_to_inputs(variables, batch, train, key, levels)
+        if not batch.views:
+            return outputs, batch_stats
         views: list[Outputs] = []
         for inputs in batch.views:
             own = None if key is None else jax.random.fold_in(key, len(views))

@@ -191,14 +191,14 @@ def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, word
 def trained(monkeypatch):
     """Runs are not trained but listed here, with their rounds; those of an arm called bad fail. A cell that several
     starts have is traced once."""
-    trained, plans = [], {}
+    trained, plans, plan = [], {}, preparing.plan_of
 
     def plan_of(cell, federation, wait):
         if repr(cell) not in plans:
-            plans[repr(cell)] = preparing.plan_of(cell, federation, wait)
+            plans[repr(cell)] = plan(cell, federation, wait)
         return plans[repr(cell)]
 
-    monkeypatch.setattr(study, "plan_of", plan_of)
+    monkeypatch.setattr(preparing, "plan_of", plan_of)
 
     def train_group(group, console, should_stop, take):
         rounds = group.plan.schedule.rounds

@@ -114,7 +114,7 @@ def test_the_toml_file_of_the_docs_is_the_config_in_python(toml):
     config.arms = dict(fedavg=dict(), fedprox=dict(methods=dict(fedprox=dict(strength=0.1))))
     config.sweep = {"methods.fedprox.strength": (0.01, 0.1)}
     expected, found = plain(config), parse([toml(text)]).config
-    for extra in ("weights", "adapters"):  # a table changes a section, whose other values stay
+    for extra in ("weights", "adapters", "task"):  # a table changes a section, whose other values stay
         assert found["network"].pop(extra) == plain(get_config())["network"][extra]
     assert found == expected and list(found) == list(expected)
     assert len(resolve(found, Path()).cells) == 3

@@ -206,11 +206,13 @@ VALUES = {  # on each of the loss's features
 
 
 def test_every_loss_is_here():
-    """But for FedProx's, which is of params, the tasks' (``tests/nn/test_task.py``), and what is no loss."""
+    """But for FedProx's, which is of params, the tasks' (``tests/nn/test_task.py``), those of views of an example
+    (``tests/methods/test_self_supervised.py``), and what is no loss."""
     table = set(re.findall(r"losses\.(\w+)", Path(__file__).read_text()))
     public = {name for name, value in vars(losses).items() if inspect.isfunction(value)}
     of_tasks = {"cross_entropy", "cross_entropy_of_many", "binary_cross_entropy", "summed_binary_cross_entropy"}
-    assert public - table == {*of_tasks, "class_sums", "masked_mean", "proximal_distance"}
+    of_views = {"cosines", "view_similarity", "pair_uniformity", "tangent_distance"}
+    assert public - table == {*of_tasks, *of_views, "class_sums", "masked_mean", "proximal_distance"}
 
 
 @pytest.mark.parametrize("name", LOSSES)

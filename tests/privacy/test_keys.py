@@ -47,6 +47,7 @@ HARMLESS = {
     "cohort.stragglers": 0.5, "cohort.straggler_share": 0.1, "data.source": "mnist5k", "data.folder": "x",
     "partition.name": "iid", "partition.alpha": 9.0, "partition.seed": 3, "own_tests.name": "split",
     "finetuning": dict(epochs=1), "network.weights": "file.npz", "network.adapters": dict(rank=2),
+    "network.task": "self_supervised",
     "training.epochs": 1, "training.batch_size": 7,
     "training.learning_rate": 0.5, "training.momentum": 0.0, "training.weight_decay": 0.0,
     "training.augmentation": "moon_cifar10",

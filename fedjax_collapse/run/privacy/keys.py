@@ -6,8 +6,9 @@ A key that is named nowhere here is rejected: with any value but its default, su
 HARMLESS = (  # no value lets clients' data reach the server in another way
     "means", "paper", "title", "cohort.stragglers", "cohort.straggler_share", "data.source", "data.folder",
     "partition.name", "partition.alpha", "partition.seed", "own_tests.name", "finetuning", "network.weights",
-    "network.adapters", "training.epochs", "training.batch_size", "training.learning_rate", "training.momentum",
-    "training.weight_decay", "training.augmentation", "server.optimizer.name", "server.optimized", "private",
+    "network.adapters", "network.task", "training.epochs", "training.batch_size", "training.learning_rate",
+    "training.momentum", "training.weight_decay", "training.augmentation", "server.optimizer.name",
+    "server.optimized", "private",
     "keep_trained", "head", "evaluate_every", "watch", "measurements", "measure_every", "checkpoint_every",
     "save_local", "engine.clients_at_once", "engine.devices", "engine.runs", "engine.storage",
 )  # fmt: skip

@@ -28,7 +28,7 @@ COMPLETED = {  # words, as bash divides them: what completes the last one
     "fedjax-collapse list m": ["methods", "measurements"],
     "fedjax-collapse launch --config = quick": ["quickstart"],
     "fedjax-collapse launch --config = quickstart --config.netw": [
-        *("--config.network.name", "--config.network.weights", "--config.network.adapters")
+        f"--config.network.{key}" for key in ("name", "weights", "adapters", "task")
     ],
     "fedjax-collapse launch --config = quickstart --config.network.name = resnet2": ["resnet20"],
     "fedjax-collapse launch --resume = NOTHING": ["auto", "must", "never"],
