@@ -48,7 +48,8 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
 
 def network_of(algorithm: FedAvg, num_classes: int = 4) -> Model | None:
     """The least network that all methods of the algorithm accept; None without."""
-    modules = [nn.MLP(num_classes, hidden=(6,), norm=norm) for norm in ("none", "batch")]
+    width = 8 if any("views" in method.needs for method in algorithm.methods.values()) else num_classes
+    modules = [nn.MLP(num_classes, hidden=(width,), norm=norm) for norm in ("none", "batch")]
     return first_accepted(algorithm, [Model(module, (8, 8, 2)) for module in modules])
 
 

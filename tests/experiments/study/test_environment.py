@@ -66,6 +66,7 @@ def test_a_python_without_the_packages():
 
 def test_ctrl_c_during_the_imports(command):
     """They take seconds; the handler is there before JAX is imported."""
+    command = [sys.executable, str(ROOT / "experiments" / "launch.py"), *command[len(LAUNCHER) :]]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_handler(process)
     time.sleep(0.5)
