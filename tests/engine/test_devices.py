@@ -45,8 +45,11 @@ prepare, run = (functools.partial(function, cohort_size=3) for function in (star
 def test_every_method_agrees_in_all_layouts(federation, algorithm):
     """Two clients side by side on each of two devices, and one after the other on one."""
     network = network_of(algorithm)
+    tolerance = TOLERANCE * (
+        10 if network.task.views > 1 else 1
+    )  # BatchNorm of few rows, and cosines, magnify rounding
     reference = run(federation, network, algorithm, CHUNKED(1))
-    assert_close(run(federation, network, algorithm, SHARDED(2, CHUNKED(2))), reference, TOLERANCE)
+    assert_close(run(federation, network, algorithm, SHARDED(2, CHUNKED(2))), reference, tolerance)
 
 
 @pytest.mark.parametrize("client_map", [CHUNKED(3), SHARDED(8, CHUNKED(1)), SHARDED(4, VECTORIZED())], ids=str)
