@@ -45,9 +45,7 @@ prepare, run = (functools.partial(function, cohort_size=3) for function in (star
 def test_every_method_agrees_in_all_layouts(federation, algorithm):
     """Two clients side by side on each of two devices, and one after the other on one."""
     network = network_of(algorithm)
-    tolerance = TOLERANCE * (
-        10 if network.task.views > 1 else 1
-    )  # BatchNorm of few rows, and cosines, magnify rounding
+    tolerance = 1e-7 if network.task.views > 1 else TOLERANCE  # together, not alone, they magnify rounding
     reference = run(federation, network, algorithm, CHUNKED(1))
     assert_close(run(federation, network, algorithm, SHARDED(2, CHUNKED(2))), reference, tolerance)
 
