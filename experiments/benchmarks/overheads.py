@@ -28,7 +28,7 @@ from experiments.benchmarks.workloads import OVERHEADS, make_task, of_batches
 from fedjax_collapse import SELF_SUPERVISED, FedAvg, LocalTraining, Model, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
+from fedjax_collapse.data.augment import PRESETS, Augmentation, flip, output_shape
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import Siamese
 from fedjax_collapse.nn.network import HEADS
@@ -52,7 +52,11 @@ def methods(
     """
     model = model or OVERHEADS.model()
     chosen = {name: kind for name, kind in METHODS.items() if names is None or name in names}
-    found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
+    of_views = training.replace(augmentation=flip)  # the cheapest, as both views need one
+    found = {
+        kind.__name__: FedAvg(of_views if "views" in kind().needs else training, {name: kind()})
+        for name, kind in chosen.items()
+    }
     return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
 
 

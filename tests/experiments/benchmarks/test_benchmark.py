@@ -121,6 +121,7 @@ def arms_of(command):
 def test_rounds_of_methods_and_augmentations_run(monkeypatch):
     assert {"FedAvg", "FedDecorr", "Scaffold", "TopK"} <= overheads.methods().keys()
     assert "Recalibrate" not in overheads.methods()  # the network has no BatchNorm
+    assert overheads.methods(["byol"])["BYOL"].training.augmentation  # without, it would be rejected
     small = dataclasses.replace(workloads.OVERHEADS, network="mlp")  # compiled fast
     monkeypatch.setattr(overheads, "OVERHEADS", small)
     (of_methods,) = arms_of("--suite=methods --only=feddecorr --scale=0.05").values()
