@@ -265,8 +265,7 @@ def linear_probe(view: MeasurementView) -> Numbers:
         if not model.evaluation.is_finite:
             return dict.fromkeys(("accuracy", "head_accuracy", "gap"), math.nan)
         features = np.asarray(evaluate(view.model, model.variables, examples).features)
-        num_classes = max(model.num_classes, labels.max(initial=-1) + 1)
-        head = probe.fit_ridge(class_moments(features, labels, num_classes))
+        head = probe.fit_ridge(class_moments(features, labels, probe.num_classes(view.model, labels, model.labels)))
         accuracy = probe.accuracy(head, model.features, model.labels)
         has_classes = view.model.task.is_classification
         own = float(np.mean(model.logits.argmax(axis=1) == model.labels)) if has_classes else math.nan

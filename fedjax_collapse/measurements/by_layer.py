@@ -84,14 +84,8 @@ class _Levels:
         self.model, self.variables = model, variables
         labels = np.asarray(federation.train.labels)
         self.has_classes = labels.ndim == 1 and labels.dtype.kind in "iu"
-        self.num_classes = 1
-        if self.has_classes:
-            is_predicted = model.task.is_classification
-            self.num_classes = (
-                model.initial_shapes().logits.shape[1]
-                if is_predicted
-                else 1 + max(map(int, map(np.max, (labels, federation.test.labels))))
-            )
+        known = labels, np.asarray(federation.test.labels)
+        self.num_classes = probe.num_classes(model, *known) if self.has_classes else 1
         self.read = list(_read_directions(model, variables, self.num_classes - 1))
         self.heads = []
         if self.has_classes:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from fedjax_collapse.analysis.moments import Moments
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.measurements.classifier_weight import LinearHead
+from fedjax_collapse.nn.model import Model
 
 MOST = 10_000  # number of training examples to which a probe is fitted
 
@@ -26,6 +27,13 @@ def training_rows(federation: Federation) -> np.ndarray:
 def drawn(rows: np.ndarray, most: int) -> np.ndarray:
     """Selects at most ``most`` rows, always the same ones, in order."""
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
+def num_classes(model: Model, *labels: np.ndarray) -> int:
+    """Returns the number of classes that the model predicts; if it predicts none, of those up to the last label."""
+    if model.task.is_classification:
+        return model.initial_shapes().logits.shape[1]
+    return 1 + max(int(of_part.max(initial=-1)) for of_part in labels)
 
 
 def fit_ridge(moments: Moments, strength: float = 1e-3) -> LinearHead:

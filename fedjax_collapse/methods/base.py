@@ -240,10 +240,8 @@ class Method:
     """Base class: no state, and hooks that do nothing. Subclasses are final; they do not call ``super``."""
 
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
-    needs: tuple[
-        str | type[linen.Module], ...
-    ] = ()  # of the model: ``classes``, ``views`` (of an example), ``adapters``,
-    # ``levels`` (which ``penalty`` reads in ``view.outputs.levels``), or a head of ``nn/heads``
+    needs: tuple[str | type[linen.Module], ...] = ()  # of the model: ``classes``, ``views``, ``adapters``, ``levels``
+    # (which ``penalty`` reads in ``view.outputs.levels``), or a head of ``nn/heads``
     not_sent: tuple[str, ...] = ()  # patterns of paths that are not sent (``training/communication.py``)
     reports_update: tuple[str, ...] = ()  # patterns of paths of its report that are the update times a number
     scales_upload: bool = False  # whether its ``upload`` multiplies the update by a number
