@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 
-def has_predictions(logits: Float[np.ndarray, "examples *classes"]) -> bool:
+def has_predictions(logits: Float[np.ndarray, "examples ..."]) -> bool:
     """Returns whether the largest logit of each example is finite; it is not for a diverged model.
 
     Logits of minus infinity, for excluded classes, are accepted.
