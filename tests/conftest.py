@@ -28,6 +28,7 @@ from unrendered import svg as unrendered_svg
 from fedjax_collapse import Federation, LocalTraining, Model, Participation, UserError, engine, nn, partition, simulate
 from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.engine import timing
+from fedjax_collapse.run import simulation
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)  # of most tests, which so share programs
 
@@ -60,9 +61,10 @@ def clear_caches():
 
 
 @pytest.fixture(autouse=True)
-def lowerings_by_rules(monkeypatch):
-    """No convolution is timed: several tests run side by side, and what is fastest then is chance."""
+def nothing_depends_on_seconds(monkeypatch):
+    """No convolution is timed, as what is fastest beside other tests is chance; runs stop after evaluations only."""
     monkeypatch.setattr(timing, "_cached_seconds", lambda *arguments, **options: {})
+    monkeypatch.setattr(simulation, "PATIENCE", float("inf"))
 
 
 def forget_rounds():
