@@ -1,11 +1,12 @@
 """Partitions: every example exactly once, the published bounds, and explained failures."""
 
+import functools
 import hashlib
 import json
 
 import numpy as np
 import pytest
-from conftest import check, one_line
+from conftest import check
 from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
@@ -43,16 +44,27 @@ def test_dirichlet_covers_exactly_and_keeps_its_bounds(classes, clients, alpha, 
     assert np.all((np.cumsum(counts, axis=1) - counts < 400 / clients) | (counts == 0))
 
 
-@settings(max_examples=20, deadline=None)
-@given(count=st.integers(1, 200), clients=st.integers(1, 20), seed=st.integers(0, 99))
-def test_iid_covers_exactly_in_even_parts(count, clients, seed):
-    labels = np.zeros(count, int)
-    if clients > count:
-        check(f"use at most {count} clients", partition.iid, labels, clients, seed)
-        return
-    parts = partition.iid(labels, clients, seed)
+def assert_even(parts, count):
+    """Every example exactly once, in parts whose sizes differ by at most one."""
     assert_exact_cover(parts, count)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(1, 300),
+    clients=st.integers(1, 20),
+    alpha=st.sampled_from([None, 1e-3, 0.1, 1.0, 1e5]),
+    seed=st.integers(0, 99),
+)
+@example(count=150, clients=8, alpha=1e-3, seed=46)  # a client's weights of what is left are the smallest of floats
+def test_iid_and_a_prior_per_client_cover_exactly_in_even_parts(count, clients, alpha, seed):
+    labels = np.random.default_rng(seed).integers(0, 7, count)
+    draw = functools.partial(partition.dirichlet_per_client, alpha=alpha) if alpha else partition.iid
+    if clients > count:
+        check(f"use at most {count} clients", draw, labels, clients, seed=seed)
+    else:
+        assert_even(draw(labels, clients, seed=seed), count)
 
 
 CLASSES = np.repeat(np.arange(10), 100)
@@ -78,14 +90,13 @@ def class_counts(labels, parts):
 
 def test_same_seed_same_partition():
     """The hashes are fixed, so a change that moves published partitions cannot go unnoticed."""
-    digests = {name: digest(getattr(partition, name)(CLASSES, **arguments)) for name, (arguments, _) in DRAWS.items()}
-    assert digests == {name: expected for name, (_, expected) in DRAWS.items()}
+
+    def digest(name, **arguments):
+        parts = getattr(partition, name)(CLASSES, **arguments)
+        return hashlib.sha256(b"|".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()[:8]
+
     for name, (arguments, expected) in DRAWS.items():
-        assert digest(getattr(partition, name)(CLASSES, seed=1, **arguments)) != expected
-
-
-def digest(parts):
-    return hashlib.sha256(b"|".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()[:8]
+        assert digest(name, **arguments) == expected != digest(name, seed=1, **arguments), name
 
 
 @settings(max_examples=40, deadline=None)
@@ -93,17 +104,23 @@ def digest(parts):
     classes=st.integers(2, 12),
     clients=st.integers(1, 8),
     held=st.integers(1, 12),
-    method=st.sampled_from(partition.PATHOLOGICAL),
+    method=st.sampled_from((*partition.PATHOLOGICAL, "partially_disjoint")),
     seed=st.integers(0, 999),
 )
-def test_pathological_clients_hold_few_classes(classes, clients, held, method, seed):
-    held = min(held, classes)
+def test_clients_hold_few_classes(classes, clients, held, method, seed):
+    """In FedMR's order, 0, 1, 2, ... come first."""
+    held, draw = min(held, classes), functools.partial(partition.pathological, method=method, max_tries=20)
+    if method == "partially_disjoint":
+        draw = partition.partially_disjoint
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 17))
     try:
-        parts = partition.pathological(labels, clients, held, seed, method, max_tries=20)
+        parts = draw(labels, clients, held, seed)
     except UserError as error:
-        assert method == "niid" or clients * held < classes, error
+        assert method == "niid" or (clients * held < classes and "have room for" in str(error)), error
         reject()
+    if method == "partially_disjoint" and held == classes:
+        assert_even(parts, len(labels))
+        return
     assert_exact_cover(parts, len(labels))
     holds = class_counts(labels, parts) > 0
     holders = holds.sum(axis=0)
@@ -115,51 +132,18 @@ def test_pathological_clients_hold_few_classes(classes, clients, held, method, s
         assert holders.max() - holders.min() <= 1
     if method == "niid":
         assert np.all(holds[np.arange(clients), np.arange(clients) % classes])
+    if method in ("sequential", "partially_disjoint"):
+        assert np.all(holds[np.arange(classes) // held, np.arange(classes)])
 
 
 def test_as_many_shards_as_examples():
-    parts = partition.pathological(np.repeat([0, 1], 3), 3, 2, method="shards")
-    assert_exact_cover(parts, 6)
-    assert [len(part) for part in parts] == [2, 2, 2]
-
-
-@settings(max_examples=30, deadline=None)
-@given(classes=st.integers(2, 12), clients=st.integers(1, 8), held=st.integers(1, 12), seed=st.integers(0, 99))
-def test_partially_disjoint_clients_fill_up_in_order(classes, clients, held, seed):
-    held = min(held, classes)
-    labels = np.repeat(np.arange(classes), 20)
-    if clients * held < classes:
-        check("have room for", partition.partially_disjoint, labels, clients, held, seed)
-        return
-    parts = partition.partially_disjoint(labels, clients, held, seed)
-    assert_exact_cover(parts, len(labels))
-    if held == classes:
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        return
-    holds = class_counts(labels, parts) > 0
-    assert np.all(holds.sum(axis=1) == held)
-    assert np.all(holds[np.arange(classes) // held, np.arange(classes)])  # 0, 1, 2, ... first
+    assert_even(partition.pathological(np.repeat([0, 1], 3), 3, 2, method="shards"), 6)
 
 
 def test_double_pass_counts_every_example_twice():
     once, twice = (partition.partially_disjoint(CLASSES, 10, 3, double_pass=flag) for flag in (False, True))
     np.testing.assert_array_equal(np.bincount(np.concatenate(twice)), 2)
     np.testing.assert_array_equal(class_counts(CLASSES, twice), 2 * class_counts(CLASSES, once))
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    count=st.integers(1, 300),
-    clients=st.integers(1, 8),
-    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e5]),
-    seed=st.integers(0, 99),
-)
-@example(count=150, clients=8, alpha=1e-3, seed=46)  # a client's weights of what is left are the smallest of floats
-def test_a_prior_per_client_covers_exactly_in_even_parts(count, clients, alpha, seed):
-    labels = np.random.default_rng(seed).integers(0, 7, max(count, clients))
-    parts = partition.dirichlet_per_client(labels, clients, alpha, seed)
-    assert_exact_cover(parts, len(labels))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @settings(max_examples=20, deadline=None)
@@ -175,12 +159,11 @@ def test_quantity_skew_is_in_the_sizes_alone(clients, alpha, seed):
 
 
 def test_a_client_per_domain():
-    parts = partition.domain(CLASSES, 3, DOMAINS)
+    parts, cut = (partition.domain(CLASSES, 3, DOMAINS, truncation=truncation) for truncation in (0.0, 0.5))
     assert_exact_cover(parts, 1000)
-    assert [np.unique(DOMAINS[part]).tolist() for part in parts] == [[0], [1], [2]]
-    cut = partition.domain(CLASSES, 3, DOMAINS, truncation=0.5)
     assert [len(part) for part in cut] == [100, 100, 100]
-    assert [np.unique(DOMAINS[part]).tolist() for part in cut] == [[0], [1], [2]]
+    for own in (parts, cut):
+        assert [np.unique(DOMAINS[part]).tolist() for part in own] == [[0], [1], [2]]
     office = np.repeat(np.arange(4), [766, 898, 125, 236])  # Office-Caltech10: DSLR has 125 training images
     assert {len(part) for part in partition.domain(office, 4, office, truncation=0.5)} == {62}
 
@@ -224,18 +207,22 @@ def test_plain_dirichlet_does_not_balance():
     assert max(sizes) > 300 + 300
 
 
-LABELS = np.repeat(np.arange(10), 500)
 FINE = np.repeat(np.arange(100), 5)
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "arguments", "message"),
     [
-        ("dirichlet", LABELS, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
-        ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
-        ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
-        ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
-        ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
+        ("dirichlet", CLASSES, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
+        ("dirichlet", CLASSES, dict(num_clients=600, alpha=1.0), "use at most 100 clients"),
+        (
+            "dirichlet",
+            CLASSES,
+            dict(num_clients=50, alpha=0.05, max_tries=9),
+            "no draw of 9 gave .* 50 clients 10 of 1",
+        ),
+        ("dirichlet", CLASSES, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
+        ("quantity", CLASSES, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
         ("pathological", FINE, dict(num_clients=10, classes_per_client=3), "room for 30 of 100 classes; use at least"),
         ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
         ("pathological", FINE, dict(num_clients=9, classes_per_client=101), "101 classes per client, expected 1 to"),
@@ -258,8 +245,7 @@ FINE = np.repeat(np.arange(100), 5)
     ],
 )
 def test_impossible_requests_are_explained(name, labels, arguments, message):
-    with one_line(message):
-        getattr(partition, name)(labels, **arguments)
+    check(message, getattr(partition, name), labels, **arguments)
 
 
 @settings(max_examples=60, deadline=None)
