@@ -30,6 +30,19 @@ def save_classes(root, images, labels):
         save_image(root / NAMES[label] / f"{row:03d}.png", image)
 
 
+def save_parts(root, *examples):
+    """A folder per class in the training and in the test part, with the same examples; returns the root."""
+    for part in ("train", "test"):
+        save_classes(root / part, *(examples or draw(8, (8, 8, 3))))
+    return root
+
+
+def assert_fields(source, **expected):
+    """The source has these fields; arrays, lists and tuples alike."""
+    for name, value in expected.items():
+        np.testing.assert_array_equal(getattr(source, name), value, name)
+
+
 def assert_same_examples(images, labels, expected_images, expected_labels):
     """The same pairs in any order."""
     pairs, expected = (
