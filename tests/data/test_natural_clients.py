@@ -1,13 +1,14 @@
 """Natural clients from tables, and their partitions: the owners and names that a data set has, back from its files."""
 
+import itertools
 import json
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check, one_line
-from small_data import draw, encode, save_image
+from conftest import check
+from small_data import assert_fields, draw, encode, save_image
 
 from experiments.configs import base
 from fedjax_collapse import partition, sources
@@ -43,13 +44,12 @@ def test_a_column_of_clients_without_a_test_part(tmp_path):
     images, _, writers = femnist(tmp_path / "data" / "train-00000-of-00001.parquet")
     options = dict(client_column="writer_id", channels=1, test_fraction=0.25)
     source = sources.parquet(tmp_path / "data", **options)
-    assert source.client_names == ("a7", "f10", "f2") and source.class_names == tuple("0123")
+    assert_fields(source, client_names=("a7", "f10", "f2"), class_names=tuple("0123"))
     pool = source.pooled()
     assert_owned(pool.images[..., 0], pool.owners, source.client_names, images, writers)
     sizes = np.bincount(pool.owners)
     np.testing.assert_array_equal(np.bincount(source.test_owners), sizes // 4)
-    again = sources.parquet(tmp_path / "data", **options)  # from the cache
-    assert again.client_names == source.client_names and np.array_equal(again.owners, source.owners)
+    assert_fields(sources.parquet(tmp_path / "data", **options), **source._asdict())  # from the cache
     assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
     message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none; raise"
     check(message, sources.parquet, tmp_path / "data", client_column="writer_id", test_fraction=0.01)
@@ -70,9 +70,8 @@ def test_arrow_folders_with_truth_values_and_numbers_as_clients(tmp_path, form):
             writer.write_table(table)
     options = dict(label_column="Smiling", client_column="celeb_id")
     source = sources.arrow(tmp_path / "data", **options)
-    assert source.client_names == ("4", "30", "2", "100") and source.labels.tolist() == (labels[:6] % 2).tolist()
-    assert source.owners.tolist() == [1, 0, 0, 1, 1, 0] and source.test_owners.tolist() == [0, 2, 1, 2, 3, 0]
-    np.testing.assert_array_equal(source.images, images[:6])
+    assert_fields(source, client_names=("4", "30", "2", "100"), labels=labels[:6] % 2, images=images[:6])
+    assert_fields(source, owners=[1, 0, 0, 1, 1, 0], test_owners=[0, 2, 1, 2, 3, 0])
     content = file.read_bytes()
     for damaged in (b"", b"ARROW1", content[: len(content) // 2]):
         file.write_bytes(damaged)
@@ -89,8 +88,8 @@ def test_wrong_columns_of_clients(tmp_path):
     pyarrow.parquet.write_table(several, file)
     message = "train.parquet: row 0 has a list in 'labels', expected one class; set data.label_column"
     check(message, sources.parquet, file.parent, client_column="writer_id", label_column="labels")
-    for column, value in (("hsf_id", None), ("hsf_id", 0.5)):
-        wrong = table.drop_columns(column).append_column(column, [[value] * len(table)])
+    for value in (None, 0.5):
+        wrong = table.drop_columns("hsf_id").append_column("hsf_id", [[value] * len(table)])
         pyarrow.parquet.write_table(wrong, file)
         message = f"row 0 has client {value}, expected a name or a number"
         check(message, sources.parquet, file.parent, client_column="hsf_id")
@@ -98,34 +97,23 @@ def test_wrong_columns_of_clients(tmp_path):
         check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")
 
 
-def config_of(tmp_path, **changes):
-    config = base.get_config()
-    config.clients, config.data = 3, dict(source=f"parquet:{tmp_path / 'data'}", client_column="writer_id", channels=1)
-    config.partition, config.own_tests = dict(name="given"), dict(name="given")
-    for key, value in changes.items():
-        config[key] = value
-    return plain(config)
-
-
 def test_a_federation_of_all_or_of_drawn_clients(tmp_path):
     """Each client has its own examples, tests and name, also where another seed draws others."""
     _, labels, writers = femnist(tmp_path / "data" / "train.parquet", count=40)
-    whole = build.federations(config_of(tmp_path), [0])[0]
-    assert whole.client_names == ("a7", "f10", "f2")
-    for drawn in (dict(name="given"), dict(name="given", draw=True)):
-        for own_tests in (dict(name="given"), dict(name="split"), dict(name="shares")):
-            clients = 2 if drawn.get("draw") else 3
-            config = config_of(tmp_path, partition=drawn, own_tests=own_tests, clients=clients)
-            made = build.federations(config, range(3))
-            assert len({federation.client_names for federation in made.values()}) == (2 if clients == 2 else 1)
-            for federation in made.values():
-                for client, name in enumerate(federation.client_names):
-                    counts = federation.class_counts()[client]
-                    if federation.tests is not None:
-                        tested = np.asarray(federation.test.labels)[federation.tests.rows[client]]
-                        counts = counts + np.bincount(tested[: federation.tests.sizes[client]], minlength=4)
-                        np.testing.assert_array_equal(counts, np.bincount(labels[writers == name], minlength=4))
-                    assert counts.sum() > 0 and np.all(counts <= np.bincount(labels[writers == name], minlength=4))
+    data = dict(source=f"parquet:{tmp_path / 'data'}", client_column="writer_id", channels=1)
+    for clients, own_tests in itertools.product((3, 2), ("given", "split", "shares")):
+        changes = dict(clients=clients, partition=dict(name="given", draw=clients < 3), own_tests=dict(name=own_tests))
+        made = build.federations(plain(base.get_config()) | dict(data=data) | changes, range(3)).values()
+        names = {federation.client_names for federation in made}
+        assert names == {("a7", "f10", "f2")} if clients == 3 else len(names) == 2
+        for federation, client in itertools.product(made, range(clients)):
+            counts = federation.class_counts()[client]
+            existing = np.bincount(labels[writers == federation.client_names[client]], minlength=4)
+            if federation.tests is not None:
+                tested = np.asarray(federation.test.labels)[federation.tests.rows[client]]
+                counts = counts + np.bincount(tested[: federation.tests.sizes[client]], minlength=4)
+                np.testing.assert_array_equal(counts, existing)
+            assert counts.sum() > 0 and np.all(counts <= existing)
 
 
 OWNERS = np.repeat(np.arange(5), (1, 4, 2, 7, 3))
@@ -138,8 +126,8 @@ def test_clients_with_few_examples_are_left_out():
     drawn = [partition.given(labels, 2, OWNERS, seed=seed, min_size=3, draw=True) for seed in range(30)]
     owners = {tuple(int(OWNERS[part[0]]) for part in parts) for parts in drawn}
     assert owners == {(1, 3), (1, 4), (3, 4)}
-    with one_line(r"5 clients but 3 in the data with at least 3 examples; use clients=3$"):
-        partition.given(labels, 5, OWNERS, min_size=3, draw=True)
+    message = r"5 clients but 3 in the data with at least 3 examples; use clients=3$"
+    check(message, partition.given, labels, 5, OWNERS, min_size=3, draw=True)
 
 
 def test_groups_of_natural_clients():
@@ -196,19 +184,17 @@ def test_csv_with_files(tmp_path):
     file = landmarks(tmp_path / "data", lines, ["c.5,2", "d6,0"])
     options = dict(image_folder=tmp_path / "images")
     source = sources.csv(file, test_file=file.with_name("test.csv"), **options)
-    np.testing.assert_array_equal(source.images, images[:4])
-    np.testing.assert_array_equal(source.test_images, images[4:])
-    assert source.labels.tolist() == [0, 2, 1, 1] and source.test_labels.tolist() == [2, 0]
-    assert source.client_names == ("10", "9") and source.owners.tolist() == [0, 1, 0, 1] and source.test_owners is None
+    assert_fields(source, images=images[:4], test_images=images[4:], labels=[0, 2, 1, 1], test_labels=[2, 0])
+    assert_fields(source, client_names=("10", "9"), owners=[0, 1, 0, 1], test_owners=None)
     assert source.pooled().owners is None
     save_image(tmp_path / "data" / "abc1.png", images[0])
     landmarks(tmp_path / "data", ["a,abc1,cat"] * 3 + ["b,abc1,ant"] * 4)
     source = sources.csv(file, test_fraction=0.5)  # images beside it
     tabbed = file.with_suffix(".tsv")  # with a byte-order mark, as spreadsheets write it
     tabbed.write_text(file.read_text().replace(",", "\t"), encoding="utf-8-sig")
-    assert sources.csv(tabbed, test_fraction=0.5).labels.tolist() == source.labels.tolist()
-    assert source.class_names == ("ant", "cat") and source.pooled().owners.tolist().count(0) == 3
-    assert np.bincount(source.test_owners).tolist() == [1, 2]
+    assert_fields(sources.csv(tabbed, test_fraction=0.5), **source._asdict())
+    assert_fields(source, class_names=("ant", "cat"))
+    assert [np.bincount(part).tolist() for part in (source.owners, source.test_owners)] == [[2, 2], [1, 2]]
 
 
 def test_wrong_csv_files(tmp_path):

@@ -1,5 +1,6 @@
 """Folders, Parquet and npz files on small data made here: real readers, and the same pixels back."""
 
+import functools
 import io
 import struct
 import warnings
@@ -11,7 +12,17 @@ import pyarrow.parquet
 import pytest
 from conftest import check
 from PIL import Image
-from small_data import NAMES, assert_parts, assert_same_examples, draw, save_classes, save_image, save_parquet
+from small_data import (
+    NAMES,
+    assert_fields,
+    assert_parts,
+    assert_same_examples,
+    draw,
+    save_classes,
+    save_image,
+    save_parquet,
+    save_parts,
+)
 
 from fedjax_collapse import Federation, partition, sources
 
@@ -142,7 +153,7 @@ def test_names_of_parts_are_known_in_any_capitals(tmp_path, train, test):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         source = sources.folder(tmp_path / "data", normalisation="imagenet")
-    assert source.class_names == ("bee", "cat", "dog", "test") and source.domains is None
+    assert_fields(source, class_names=("bee", "cat", "dog", "test"), domains=None)
     renamed = [(images, (labels - 1) % 4) for images, labels in (examples, tested)]
     assert_parts(source, *renamed)
     np.testing.assert_allclose(source.mean, np.array([0.485, 0.456, 0.406]) * 255)
@@ -167,31 +178,26 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
 
 def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):
     examples = draw(8, (8, 8, 3))
-    for part in ("train", "test"):
-        save_classes(tmp_path / "data" / part, *examples)
-    folder = tmp_path / "data" / "train"
+    folder = save_parts(tmp_path / "data", *examples) / "train"
     for name in (".DS_Store", "ant/.DS_Store", "ant/Thumbs.db", "ant/desktop.ini", "ant/ant_boxes.txt", "ant/._0.png"):
         (folder / name).write_bytes(b"no image")
     for name in (".ipynb_checkpoints", "__MACOSX", "ant/.ipynb_checkpoints", "dog/__MACOSX"):
         save_image(folder / name / "0.png", examples[0][0])
     source = sources.folder(str(tmp_path / "data"))
-    assert_same_examples(source.images, source.labels, *examples)
-    assert source.class_names == NAMES
+    assert_parts(source, examples, examples)
+    assert_fields(source, class_names=NAMES)
 
 
 def test_links_are_followed_once(tmp_path):
     """Class folders may be links, and what changes behind them is read again; a link back to a folder above is not."""
     examples = draw(8, (8, 8, 3))
-    save_classes(tmp_path / "elsewhere", *examples)
-    for part in ("train", "test"):
-        (tmp_path / "data" / part).mkdir(parents=True)
-        for name in NAMES:
-            (tmp_path / "data" / part / name).symlink_to(tmp_path / "elsewhere" / name)
-    (tmp_path / "elsewhere" / "ant" / "back").symlink_to(tmp_path / "elsewhere" / "ant")
-    source = sources.folder(str(tmp_path / "data"))
-    assert_same_examples(source.images, source.labels, *examples)
-    save_image(tmp_path / "elsewhere" / "ant" / "9.png", examples[0][0])
-    assert len(sources.folder(str(tmp_path / "data")).images) == 9
+    ant = save_parts(tmp_path / "data", *examples) / "train" / "ant"
+    ant.rename(tmp_path / "elsewhere")
+    ant.symlink_to(tmp_path / "elsewhere")
+    (ant / "back").symlink_to(ant)
+    assert_parts(sources.folder(tmp_path / "data"), examples, examples)
+    save_image(ant / "9.png", examples[0][0])
+    assert len(sources.folder(tmp_path / "data").images) == 9
 
 
 def test_tiny_imagenet_as_it_is_unpacked(tmp_path):
@@ -215,17 +221,15 @@ def test_domains_of_classes_without_a_split(tmp_path):
     """PACS' layout: a fixed number of every class and domain is held out, by the seed."""
     for domain, seed in (("art", 0), ("photo", 1)):
         save_classes(tmp_path / "data" / domain, *draw(20, (8, 8, 3), seed))
-    source = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2)
-    assert source.domain_names == ("art", "photo")
-    assert source.domains.tolist() == [0] * 12 + [1] * 12 and source.test_domains.tolist() == [0] * 8 + [1] * 8
+    read = functools.partial(sources.folder, tmp_path / "data", domains=True)
+    source, pool = read(test_per_class=2), read(test_per_class=2).pooled()
+    assert_fields(source, domain_names=("art", "photo"), test_domains=[0] * 8 + [1] * 8)
     assert np.all(np.bincount(source.test_labels[source.test_domains == 1]) == 2)
-    images = [draw(20, (8, 8, 3), seed)[0] for seed in (0, 1)]
-    every = np.concatenate([source.images, source.test_images])
-    assert sorted(image.tobytes() for image in every) == sorted(image.tobytes() for image in np.concatenate(images))
-    other = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2, seed=1)
-    assert not np.array_equal(other.images, source.images)
-    fraction = sources.folder(str(tmp_path / "data"), domains=True, test_fraction=0.4)
-    assert len(fraction.test_images) == 16
+    for domain in (0, 1):
+        own = pool.domains == domain
+        assert_same_examples(pool.images[own], pool.labels[own], *draw(20, (8, 8, 3), domain))
+    assert not np.array_equal(read(test_per_class=2, seed=1).images, source.images)
+    assert len(read(test_fraction=0.4).test_images) == 16
 
 
 def test_domains_with_parts_of_their_own(tmp_path):
@@ -234,11 +238,12 @@ def test_domains_with_parts_of_their_own(tmp_path):
         save_classes(tmp_path / "data" / domain / "train", *draw(12, (8, 8, 3), seed))
         save_classes(tmp_path / "data" / domain / "test", *draw(8, (8, 8, 3), seed + 2))
     source = sources.folder(str(tmp_path / "data"), domains=True)
-    assert source.domain_names == ("amazon", "dslr") and source.class_names == NAMES
+    assert_fields(source, domain_names=("amazon", "dslr"), class_names=NAMES)
     for domain in (0, 1):
-        for part, count, seed in (("", 12, domain), ("test_", 8, domain + 2)):
-            images, labels, domains = (getattr(source, part + name) for name in ("images", "labels", "domains"))
-            assert_same_examples(images[domains == domain], labels[domains == domain], *draw(count, (8, 8, 3), seed))
+        own, tested = source.domains == domain, source.test_domains == domain
+        parts = [(source.images[own], source.labels[own]), (source.test_images[tested], source.test_labels[tested])]
+        for part, count, seed in zip(parts, (12, 8), (domain, domain + 2), strict=True):
+            assert_same_examples(*part, *draw(count, (8, 8, 3), seed))
 
 
 def test_isic2019_in_the_order_of_its_split_file(tmp_path):
@@ -254,8 +259,7 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
     split.write_text("\n".join(lines))
     source = sources.isic2019(str(tmp_path / "images"), str(split), image_size=12)
     order = [int(line.split(",")[0][5:]) for line in lines[1:] if line.endswith("train")]
-    np.testing.assert_array_equal(source.labels, targets[order])
-    np.testing.assert_array_equal(source.domains, centers[order])
+    assert_fields(source, labels=targets[order], domains=centers[order])
     assert np.abs(source.images.astype(int) - images[order][:, :, 4:16]).mean() < 3  # of JPEG
     assert len(source.test_images) == 6 and len(source.domain_names) == 6 and source.class_names[0] == "MEL"
     parts = partition.isic2019(source.labels, 6, str(split))
@@ -279,21 +283,17 @@ def test_npz_of_three_conventions(tmp_path, names):
     path = tmp_path / "data.npz"
     np.savez(path, **dict(zip(names, (images, labels[:, None], images[:4], labels[:4]), strict=True)))
     source = sources.npz(str(path), normalisation="half")
-    np.testing.assert_array_equal(source.images, images[..., None])
-    np.testing.assert_array_equal(source.labels, labels)
-    assert source.class_names == ("0", "1", "2", "3") and source.test_images.shape == (4, 8, 8, 1)
+    assert_fields(source, images=images[..., None], labels=labels, class_names=tuple("0123"))
+    assert_fields(source, test_images=images[:4, ..., None], test_labels=labels[:4])
 
 
 def test_the_cache_is_read_again_until_the_data_change(tmp_path, monkeypatch):
-    images, labels = draw(8, (8, 8, 3))
-    for part in ("train", "test"):
-        save_classes(tmp_path / "data" / part, images, labels)
-    first = sources.folder(str(tmp_path / "data"))
+    root = save_parts(tmp_path / "data")
+    first = sources.folder(root)
     with monkeypatch.context() as patch:
         patch.setattr("fedjax_collapse.data.reading.images.encoded._decode", None)
-        again = sources.folder(str(tmp_path / "data"))
-    np.testing.assert_array_equal(first.images, again.images)
-    assert again.class_names == NAMES and again.images.dtype == np.uint8
-    changed = next((tmp_path / "data" / "train").rglob("*.png"))
-    save_image(changed, 255 - images[0])
-    assert not np.array_equal(sources.folder(str(tmp_path / "data")).images, first.images)
+        again = sources.folder(root)
+    assert_fields(again, **first._asdict())
+    assert again.images.dtype == np.uint8
+    save_image(next((root / "train").rglob("*.png")), 255 - first.images[0])
+    assert not np.array_equal(sources.folder(root).images, first.images)
