@@ -5,9 +5,7 @@ import sqlite3
 
 import h5py
 import numpy as np
-import pyarrow
-import pyarrow.parquet
-from small_data import draw, encode
+from small_data import draw, save_parquet
 from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
 
@@ -69,14 +67,11 @@ def flair(folder, group=2):
     """Images and users; shards with row groups of ``group`` rows, where rows are in no order of users."""
     images, _ = draw(6, (8, 8, 3))
     users = ["u3", "u1", "u3", "u2", "u1", "u9"]
-    folder.mkdir(exist_ok=True)
     for name, rows in (("train-00000-of-00002", [0, 1, 2]), ("train-00001-of-00002", [3, 4]), ("test-00000", [5])):
-        columns = {"image": [{"bytes": encode(images[i]), "path": None} for i in rows]}
-        columns |= {"image_id": [f"i{i}" for i in rows], "user_id": [users[i] for i in rows]}
-        labels = pyarrow.array([LABELS[i] for i in rows], pyarrow.list_(pyarrow.string()))
-        fine = pyarrow.array([[f"fine {name}" for name in LABELS[i]] for i in rows], pyarrow.list_(pyarrow.string()))
-        table = pyarrow.table(columns | {"labels": labels, "fine_grained_labels": fine})
-        pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=group)
+        columns = {"image_id": [f"i{i}" for i in rows], "user_id": [users[i] for i in rows]}
+        columns["fine_grained_labels"] = [[f"fine {name}" for name in LABELS[i]] for i in rows]
+        own, options = [LABELS[i] for i in rows], dict(names=(), label="labels", group=group)
+        save_parquet(folder / f"{name}.parquet", images[rows], own, **options, **columns)
     return images, users
 
 

@@ -65,7 +65,7 @@ def encode(image):
     return buffer.getvalue()
 
 
-def save_parquet(file, contents, labels, names=NAMES, image="image", label="label", **more):
+def save_parquet(file, contents, labels, names=NAMES, image="image", label="label", group=None, **more):
     """Hugging Face's layout, with its metadata if there are names; ``contents`` are images or encoded ones."""
     encoded = [content if isinstance(content, bytes) else encode(content) for content in contents]
     table = pyarrow.table({image: [{"bytes": each, "path": None} for each in encoded], label: list(labels)} | more)
@@ -73,7 +73,14 @@ def save_parquet(file, contents, labels, names=NAMES, image="image", label="labe
         features = {label: {"names": list(names), "_type": "ClassLabel"}, image: {"_type": "Image"}}
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     file.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(table, file)
+    pyarrow.parquet.write_table(table, file, row_group_size=group)
+
+
+def save_arrow(file, table, kind="stream"):
+    """An Arrow file, or a stream as Hugging Face writes them."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with getattr(pyarrow.ipc, f"new_{kind}")(file, table.schema) as writer:
+        writer.write_table(table)
 
 
 def catalogue_builder(class_name, catalogue, parts):

@@ -50,8 +50,8 @@ def python2_pickle(value):
     return file.getvalue().replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray")
 
 
-def save_torchvision(name, root, parts, compressed=False):
-    """The files below torchvision's root; returns the names of the classes."""
+def save_torchvision(name, root, parts):
+    """The files below torchvision's root, MNIST's compressed; returns the names of the classes."""
     (train, test), names = parts, [f"class {label}" for label in range(CLASSES[name])]
     if name.startswith("cifar"):
         folder = root / {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[name]
@@ -76,8 +76,8 @@ def save_torchvision(name, root, parts, compressed=False):
             for kind, values in (("images-idx3", images[..., 0]), ("labels-idx1", labels.astype(np.uint8))):
                 header = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
                 content = header + values.tobytes()
-                file = folder / f"{prefix}-{kind}-ubyte{'.gz' if compressed else ''}"
-                file.write_bytes(gzip.compress(content) if compressed else content)
+                content, suffix = (gzip.compress(content), ".gz") if name == "mnist" else (content, "")
+                (folder / f"{prefix}-{kind}-ubyte{suffix}").write_bytes(content)
         names = None  # not in the files
     elif name == "svhn":
         root.mkdir(parents=True, exist_ok=True)

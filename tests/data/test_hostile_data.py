@@ -18,7 +18,7 @@ import pytest
 from conftest import check
 from natural_data import example, leaf, pfl, tff, tff_hdf5
 from PIL import Image
-from small_data import draw, save_classes, save_image, save_parquet, save_parts
+from small_data import draw, save_arrow, save_classes, save_image, save_parquet, save_parts
 from standard_data import draw as draw_standard
 from standard_data import save_torchvision
 
@@ -193,7 +193,7 @@ def test_more_images_than_fit():
 @pytest.mark.parametrize("name", ["cifar10/data_batch_2", "mnist/t10k-images-idx3-ubyte.gz", "svhn/test_32x32.mat"])
 def test_a_file_of_torchvision_that_is_a_pipe(tmp_path, name):
     kind, file = name.split("/")
-    save_torchvision(kind, tmp_path, draw_standard(kind), compressed=True)
+    save_torchvision(kind, tmp_path, draw_standard(kind))
     (found,) = tmp_path.rglob(file)
     found.unlink()
     os.mkfifo(found)
@@ -233,7 +233,7 @@ def test_npz_files_that_claim_too_much(tmp_path):
 
 
 def test_compressed_files_that_become_too_large(tmp_path):
-    save_torchvision("mnist", tmp_path, draw_standard("mnist"), compressed=True)
+    save_torchvision("mnist", tmp_path, draw_standard("mnist"))
     (file,) = tmp_path.rglob("t10k-images-idx3-ubyte.gz")
     (tmp_path / "pixels.gz").write_bytes(gzip.compress(bytes(2**23)))
     file.write_bytes((tmp_path / "pixels.gz").read_bytes())
@@ -288,19 +288,11 @@ def test_tables_that_claim_too_much(tmp_path):
     check("deep.jsonl: cannot be read as JSONL .it is nested too deeply", sources.texts, tmp_path / "deep.jsonl")
     nothing = pyarrow.table({"image": pyarrow.nulls(10**9), "label": pyarrow.nulls(10**9)})
     for part in ("train", "test"):
-        (tmp_path / "arrow" / part).mkdir(parents=True)
-        file = tmp_path / "arrow" / part / "0.arrow"
-        with pyarrow.OSFile(str(file), "wb") as stream, pyarrow.ipc.new_stream(stream, nothing.schema) as writer:
-            writer.write_table(nothing)
+        save_arrow(tmp_path / "arrow" / part / "0.arrow", nothing)
     check("0.arrow: cannot be read as Arrow .*bytes declares", sources.arrow, tmp_path / "arrow")
     same = pyarrow.table({"image": [bytes(2**20)] * 8, "label": [0] * 8})
     pyarrow.parquet.write_table(same, tmp_path / "train.parquet", compression="zstd", use_dictionary=False)
     check("train.parquet: cannot be read as Parquet .*bytes declares", sources.parquet, tmp_path / "train.parquet")
-    images, labels = draw(8, (8, 8, 3))
-    save_parquet(tmp_path / "deep.parquet", images, labels, names=())
-    table = pyarrow.parquet.read_table(tmp_path / "deep.parquet").replace_schema_metadata({"huggingface": "[" * DEEP})
-    pyarrow.parquet.write_table(table, tmp_path / "deep.parquet")
-    check("deep.parquet: Hugging Face's metadata in it cannot be read", sources.parquet, tmp_path / "deep.parquet")
 
 
 @pytest.mark.filterwarnings("ignore:.*there is no test part")

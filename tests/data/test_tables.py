@@ -7,7 +7,7 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 from conftest import check
-from small_data import NAMES, assert_fields, assert_parts, assert_same_examples, draw, save_parquet
+from small_data import NAMES, assert_fields, assert_parts, assert_same_examples, draw, save_arrow, save_parquet
 
 from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, sources
@@ -117,17 +117,11 @@ def test_labels_may_be_names(tmp_path):
     with_names(tmp_path / "data", ("9", "10", "1", "x"))  # numbers by value, before others
     assert_fields(sources.parquet(tmp_path / "data", classes=("x", "9")), class_names=("x", "9"))
     assert_fields(sources.parquet(tmp_path / "data"), class_names=("1", "9", "10", "x"))
-    for wrong, message in (("", "the label is empty, expected a class"), ("-1", "label -1, expected a class")):
-        replace_labels(tmp_path / "data" / "train.parquet", ["9", wrong, *"19x19x"])
-        check(f"train.parquet: row 1: {message}", sources.parquet, tmp_path / "data")
-    images, labels = EXAMPLES["test"]
-    for wrong, message in (
-        (["zebra"] * 8, "test.parquet, row 0: label 'zebra', expected one of the 4 classes"),
-        (labels, "test.parquet, row 0: label .* expected one of the 4 classes of training"),
-    ):
-        with_names(tmp_path / "data")
-        save_parquet(tmp_path / "data" / "test.parquet", images, wrong, ())
-        check(message, sources.parquet, tmp_path / "data")
+    replace_labels(tmp_path / "data" / "train.parquet", ["9", "-1", *"19x19x"])
+    check("train.parquet: row 1: label -1, expected a class", sources.parquet, tmp_path / "data")
+    with_names(tmp_path / "data")
+    save_parquet(tmp_path / "data" / "test.parquet", *EXAMPLES["test"], ())
+    check("test.parquet, row 0: label .* expected one of the 4 classes of training", sources.parquet, tmp_path / "data")
 
 
 def test_names_are_read_client_by_client(tmp_path):
@@ -150,10 +144,8 @@ def test_what_hugging_face_leaves_beside_its_data(tmp_path):
     for part in ("train", "test"):
         save_parquet(tmp_path / f"{part}.parquet", *EXAMPLES[part])
         table = pyarrow.parquet.read_table(tmp_path / f"{part}.parquet")
-        (tmp_path / "data" / part).mkdir(parents=True)
         for name in ("data-00000-of-00001", "cache-1b2c3d"):
-            with pyarrow.ipc.new_stream(tmp_path / "data" / part / f"{name}.arrow", table.schema) as stream:
-                stream.write_table(table)
+            save_arrow(tmp_path / "data" / part / f"{name}.arrow", table)
     with pytest.warns(UserWarning, match=r"test/cache-1b2c3d.arrow, train/cache-1b2c3d.arrow not read, as no part"):
         assert_parts(sources.arrow(tmp_path / "data"), EXAMPLES["train"], EXAMPLES["test"])
 
@@ -186,8 +178,7 @@ def save_table(file, columns=COLUMNS, rows=slice(None)):
     if file.suffix == ".parquet":
         pyarrow.parquet.write_table(table, file)
     elif file.suffix == ".arrow":
-        with pyarrow.ipc.new_file(file, table.schema) as written:
-            written.write_table(table)
+        save_arrow(file, table, "file")
     elif file.suffix == ".jsonl":
         table.to_pandas().to_json(file, orient="records", lines=True)
     else:
@@ -246,7 +237,6 @@ def test_features_are_chosen_and_standardised_by_training(tmp_path):
     ("column", "row", "value", "message"),
     [
         ("age", 5, "old", "patients.csv: row 5 has 'old' in 'age', expected a number of 32 bits; correct it, or"),
-        ("pressure", 0, "nan", "row 0 has 'nan' in 'pressure', expected a number"),
         ("pressure", 0, "1e300", "row 0 has '1e300' in 'pressure', expected a number of 32 bits"),
         ("diagnosis", 3, "", "patients.csv: row 3: the label is empty, expected a class"),
         ("hospital", 2, "", "patients.csv: row 2 has client '', expected a name or a number"),
@@ -262,7 +252,6 @@ def test_wrong_tables(tmp_path):
     path = save_table(tmp_path / "patients.csv")
     check("no column 'label' among age, diagnosis, .*; set data.label_column", sources.table, path)
     check("no column 'x' among .*; set data.feature_columns", sources.table, path, **OPTIONS, feature_columns=("x",))
-    check("row 0 has 'H0' in 'hospital', expected a number", sources.table, path, label_column="diagnosis")
     other = COLUMNS | {"diagnosis": ["dead"] * ROWS}
     test = save_table(tmp_path / "test.csv", other)
     check("test.csv: row 0: class 'dead' is none of the 3 classes", sources.table, path, test_file=str(test), **OPTIONS)
