@@ -181,17 +181,12 @@ def test_wrong_folders_are_one_line(tmp_path):
     check(r"test/2.npz: cannot be read \(File is not a zip file\)", sources.pfllib, root)
 
 
-OTHER = dict(source="glyphs", train_size=40, test_size=20)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(data=OTHER), "partition given: data source glyphs has no owners"),
-        (dict(partition=dict(name="iid")), "own_tests given: data source pfllib:.* with partition iid; expected data"),
-        (dict(data=OTHER, partition=dict(name="iid")), "own_tests given: data source glyphs with"),
-    ],
-)
-def test_wrong_choices_are_one_line(tmp_path, changes, message):
-    config = plain(base.get_config()) | dict(clients=3) | given(folder(tmp_path)) | changes
-    check(message, build.federations, config, [0])
+def test_wrong_choices_are_one_line(tmp_path):
+    config = plain(base.get_config()) | dict(clients=3) | given(folder(tmp_path))
+    other, iid = dict(data=dict(source="glyphs", train_size=40, test_size=20)), dict(partition=dict(name="iid"))
+    for changes, message in (
+        (other, "partition given: data source glyphs has no owners"),
+        (iid, "own_tests given: data source pfllib:.* with partition iid; expected data"),
+        (other | iid, "own_tests given: data source glyphs with"),
+    ):
+        check(message, build.federations, config | changes, [0])

@@ -1,6 +1,7 @@
 """The data sets that most papers use: the right images and labels from the files of all who prepare them."""
 
 import contextlib
+import os
 import pickle
 from pathlib import Path
 
@@ -129,6 +130,11 @@ def damaged(change):
     return lambda file: file.write_bytes(change(file.read_bytes()))
 
 
+def as_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
 def cifar10_batch(**content):
     """CIFAR-10's file of a batch is another one."""
     return damaged(lambda old: python2_pickle(content))
@@ -154,11 +160,14 @@ CIFAR10, FASHION, IMAGES = (
         ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),
         ("stl10", "stl10_binary/test_y.bin", damaged(lambda old: b"\0" + old[1:]), "test_X.bin, image 0: label -1"),
         ("svhn", "test_32x32.mat", damaged(lambda old: old[:200]), "test_32x32.mat: "),
+        ("cifar10", f"{CIFAR10}/data_batch_2", as_pipe, "data_batch_2: it is neither a file nor a folder"),
+        ("mnist", "MNIST/raw/t10k-images-idx3-ubyte.gz", as_pipe, "ubyte.gz: it is neither a file nor a folder"),
+        ("svhn", "test_32x32.mat", as_pipe, "test_32x32.mat: it is neither a file nor a folder"),
         ("svhn", "train_32x32.mat", damaged(lambda old: b"<html>" * 99), "train_32x32.mat: cannot be read"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, file, damage, message):
     save_torchvision(name, tmp_path, draw(name))
     damage(tmp_path / file)
-    ends = "" if "among" in message or "-1" in message else "fetch it again"
+    ends = "remove it" if damage is as_pipe else "" if "-1" in message else "fetch it again"
     check(f"{message}.*{ends}", getattr(sources, name), tmp_path)
