@@ -202,9 +202,8 @@ def save_npz(file, **members):
 
 
 def header(shape, kind):
-    np.lib.format.write_array_header_1_0(
-        buffer := io.BytesIO(), {"shape": shape, "fortran_order": False, "descr": kind}
-    )
+    facts = dict(shape=shape, fortran_order=False, descr=kind)
+    np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), facts)
     return buffer.getvalue()
 
 
@@ -325,8 +324,6 @@ def test_json_that_is_nested_too_deeply(tmp_path):
     check("own.json: .*it is nested too deeply", divide, tmp_path / "own.json")
     (tmp_path / "words.json").write_text('{"vocab": ' + deep)
     check("words.json: .*it is nested too deeply", vocabulary, tmp_path / "words.json")
-    (tmp_path / "words.json").write_text('{"vocab": [["a"]]}')
-    check("words.json: .*vocab may contain only words", vocabulary, tmp_path / "words.json")
 
 
 def test_half_a_character(tmp_path):

@@ -256,6 +256,7 @@ def test_vocabularies(tmp_path):
         ("the nine\n", "line 1 is 'the nine'"),
         ("{", r"cannot be read \(.*\); expected lines"),
         ('{"a": "b"}', "its values are not counts"),
+        ('{"vocab": [["a"]]}', "vocab may contain only words"),
     ):
         file.write_text(content)
         check(message, text.read_vocabulary, file, 3)

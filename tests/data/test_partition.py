@@ -168,11 +168,8 @@ def test_a_client_per_domain():
     assert {len(part) for part in partition.domain(office, 4, office, truncation=0.5)} == {62}
 
 
-def test_a_file_of_named_clients_and_of_repeated_rows(tmp_path):
+def test_a_file_of_numbered_clients_and_of_repeated_rows(tmp_path):
     path = tmp_path / "parts.json"
-    path.write_text('{"ward": [5, 1], "home": [2]}')
-    parts = partition.from_file(CLASSES, 2, path)
-    assert parts.names == ("ward", "home") and [part.tolist() for part in parts] == [[5, 1], [2]]
     path.write_text("[[0, 1], [1, 2]]")
     assert [part.tolist() for part in partition.from_file(CLASSES, 2, path, repeated=True)] == [[0, 1], [1, 2]]
     path.write_text(json.dumps({str(client): [client] for client in sorted(range(12), key=str)}))

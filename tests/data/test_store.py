@@ -173,15 +173,13 @@ def test_a_folder_that_is_in_use(folder, tmp_path):
 
 
 def test_a_study_takes_the_first_clients(folder):
-    config = plain(base.get_config())
-    config["data"], config["partition"] = dict(source=f"store:{folder}", examples_per_client=2), dict(name="natural")
-    config["clients"] = 2
+    data = dict(source=f"store:{folder}", examples_per_client=2)
+    config = plain(base.get_config()) | dict(data=data, partition=dict(name="natural"), clients=2)
     made = build.federations(config, [0, 1])
     assert made[0] is made[1] and made[0].ownership.sizes.tolist() == [2, 1]
     assert made[0].partition_arrays()["class_counts"].shape == (2, 3)
-    config["clients"] = 4
-    check("3 clients, expected 4", build.federations, config, [0])
-    config["partition"] = dict(name="dirichlet")
+    check("3 clients, expected 4", build.federations, config | dict(clients=4), [0])
+    config |= dict(partition=dict(name="dirichlet"))
     check(r"it has its own clients and no own tests; expected partition\.name=natural", build.federations, config, [0])
 
 
@@ -215,9 +213,7 @@ def _offsets(edit):
         offsets = np.load(folder / "offsets.npy")
         edit(offsets)
         np.save(folder / "offsets.npy", offsets)
-        facts = json.loads((folder / "store.json").read_text())
-        facts["index"] = stores._digest(folder, stores._INDEX)
-        (folder / "store.json").write_text(json.dumps(stores._sealed(facts)))
+        _facts(index=stores._digest(folder, stores._INDEX))(folder)
 
     return damage
 
