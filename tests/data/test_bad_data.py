@@ -77,9 +77,8 @@ def test_arrays_that_stay_what_they_are():
         assert made.train.inputs.dtype == np.float32 and made.num_classes == 20_001
         np.testing.assert_array_equal(made.train.inputs[..., 0], images)
     assert str(made) == "Federation(2 clients, 4 training and 4 test examples [8, 8, 1], 20001 classes)"
-    bits = Federation.from_inputs(
-        images > 99, labels, np.array([[0, 1], [2, 3]]), images > 99, labels, class_names=(), capacity=np.int64(4)
-    )
+    bits, parts = images > 99, np.array([[0, 1], [2, 3]])
+    bits = Federation.from_inputs(bits, labels, parts, bits, labels, class_names=(), capacity=np.int64(4))
     assert bits.train.inputs.dtype == bool and bits.ownership.rows.shape == (2, 4)
     tokens = np.array([[2**31 - 1, -(2**31) + 1]])
     kept = Federation.from_inputs(tokens, [0], [[0]], tokens, [0])

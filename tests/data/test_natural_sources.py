@@ -93,9 +93,8 @@ def test_images_of_tff(tmp_path):
     assert_fields(source, images=255 - images[order, ..., None], owners=[0, 1, 1, 1], labels=labels[order])
     test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [4]})
     check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
-    test = tff_hdf5(
-        tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]}, f2={"pixels": pixels[:1, :2, :2], "label": [0]}
-    )
+    small = {"pixels": pixels[:1, :2, :2], "label": [0]}
+    test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]}, f2=small)
     message = r"test.h5: examples/f2 cannot be read \(inputs of \(2, 2, 1\), but the first ones are \(4, 4, 1\)\)"
     check(message, sources.tff, train, test_file=test)
     images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
@@ -122,9 +121,8 @@ def tweet(text):
 
 def test_sentiment140_of_leaf(tmp_path):
     """Without a vocabulary the most frequent words of the training part, at equal counts by alphabet."""
-    leaf(
-        tmp_path / "train" / "b.json", ann=([tweet("so so good!"), tweet("bad day")], [1, 0]), bob=([tweet("ok")], [1])
-    )
+    tweets = [tweet("so so good!"), tweet("bad day")]
+    leaf(tmp_path / "train" / "b.json", ann=(tweets, [1, 0]), bob=([tweet("ok")], [1]))
     leaf(tmp_path / "test" / "b.json", ann=([tweet("so new")], ["0"]))
     source = sources.leaf(tmp_path, vocabulary_size=4, length=5)  # so ! bad day
     assert_fields(source, images=[[1, 1, 5, 2, 0], [3, 4, 0, 0, 0], [5, 0, 0, 0, 0]], labels=[1, 0, 1])

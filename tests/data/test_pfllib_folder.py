@@ -128,9 +128,8 @@ def test_no_pickle_runs_code(tmp_path, capsys):
     for foreign, name in ((Harmful(), "builtins.print"), (build.model, "fedjax_collapse")):
         data = {"x": images, "y": np.zeros(1, int), "more": foreign}
         np.savez_compressed(root / "train/1.npz", data=data)
-        check(
-            rf"train/1.npz: cannot be read \(it holds {name}.*only arrays and dicts are loaded\)", sources.pfllib, root
-        )
+        message = rf"train/1.npz: cannot be read \(it holds {name}.*only arrays and dicts are loaded\)"
+        check(message, sources.pfllib, root)
     assert "ran code" not in capsys.readouterr().out
 
 
