@@ -10,22 +10,30 @@ from experiments import launch
 from experiments.commands import list_names, manual
 from experiments.config_files import config_files
 from experiments.configs import base, quickstart
+from experiments.study import launch_options
 from fedjax_collapse.config import build
+from fedjax_collapse.config import keys as config_keys
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
+from fedjax_collapse.schema.options import hints
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_has_every_option_key_config_and_name(capsys):
+    """Every field of a record is a key, but for those that are named as none: one that is added is found everywhere."""
+    records = [record for parts in config_keys._PARTS.values() for record, names in parts if names == "..."]
+    found = {name for key in keys() for name in key.split(".")} | {*" ".join(config_keys._ADDED.values()).split()}
+    assert {field for record in records for field in hints(record)} <= found
     assert launch.main(["--help"]) == 0
     text = capsys.readouterr().out
     for option in ("--workdir", "--resume", "--workers", "--distributed", "Exit status"):
         assert option in text
     for file in config_files():
         assert str(file.relative_to(ROOT)) in text
-    for key in base.get_config():
-        assert f"--config.{key}" in text
+    completed = [option for of in launch_options.command_line("")._actions for option in of.option_strings]
+    assert all(f"\n  --config.{key}={of.option().default}" in text for key, of in keys().items())
+    assert {f"--config.{key}" for key in keys()} <= {*completed}
     for name in ("feddecorr", "mobilenet_v2", "dirichlet", "damped_adam", "top_k", "digits"):
         assert re.search(rf"\b{name}\b", text)
     assert max(map(len, text.splitlines())) <= 130

@@ -179,6 +179,7 @@ def test_numbers_of_any_size_are_drawn(tmp_path, value):
     assert write_report(study).is_file()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_damaged_rows_of_metrics_and_timing(tmp_path):
     """Of timing one is left out, with a note; of metrics a last line cut short, and the first of two for a round."""
     folder = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
