@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, check
 from safetensors.numpy import load_file, save_file
 from small_studies import error_of, start, tree, write_config
 
 from experiments.commands import export_weights as export
-from fedjax_collapse import Model, UserError, load_pretrained, load_run, load_weights, nn
+from fedjax_collapse import Model, load_pretrained, load_run, load_weights, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.run.local_models import LocalModels
 
@@ -31,14 +31,13 @@ def run(study):
 
 def test_the_mean_of_local_models_is_the_servers(run):
     """FedAvg weighs by size; nothing is private, and everyone takes part."""
-    assert list(run.local) == [1, 2, 3] and len(run.local) == 3
+    assert list(run.local) == [1, 2, 3]
     last, sizes = run.local[3], np.asarray(run.federation.ownership.sizes)
     assert list(last) == [0, 1, 2, 3]
     mean = jax.tree.map(lambda *leaves: np.average(leaves, axis=0, weights=sizes), *last.values())
     assert_close(mean, run.state.server.variables, 1e-5)
     assert not np.allclose(*(masks.by_path(last[k]._asdict())["params/Dense_0/kernel"] for k in (0, 1)))
-    with pytest.raises(UserError, match="no local models of round 4, expected one of 1, 2, 3"):
-        run.local[4]
+    check("no local models of round 4, expected one of 1, 2, 3", lambda: run.local[4])
 
 
 def test_keeping_those_of_all_or_of_the_last_round_gives_the_same_model(study, tmp_path):
@@ -61,11 +60,9 @@ def test_a_damaged_file_is_named(study, run, tmp_path):
     folder = tmp_path / "local"
     folder.mkdir()
     (folder / "000003.npz").write_bytes((study / "only/seed0/local/000003.npz").read_bytes()[:-9])
-    with pytest.raises(UserError, match=r"000003.npz: not a readable .npz file"):
-        LocalModels(tmp_path, run.variables)[3]
     np.savez(folder / "000002.npz", clients=[0], x=[[1.0]])
-    with pytest.raises(UserError, match=r"000002.npz: its arrays are not those of the run's network"):
-        LocalModels(tmp_path, run.variables)[2]
+    for round, message in ((3, "not a readable .npz file"), (2, "its arrays are not those of the run's network")):
+        check(f"00000{round}.npz: {message}", lambda at=round: LocalModels(tmp_path, run.variables)[at])
 
 
 def test_export_to_safetensors_has_the_arrays_by_path(study, run, tmp_path):
@@ -75,16 +72,14 @@ def test_export_to_safetensors_has_the_arrays_by_path(study, run, tmp_path):
     found = load_file(file)
     assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
     assert_same_bits(load_weights(file), run.variables)
-    assert export.main([str(study / "only/seed0"), f"--out={file}", "--client=2"]) == 0
-    assert_same_bits(load_weights(file), run.local[3][2])
 
 
-def test_export_to_torch_has_the_weights_of_the_client(study, run, tmp_path):
-    """As ``test_torch_files.py`` has them from a network in PyTorch."""
-    file = tmp_path / "model.pt"
-    assert export.main([str(study / "only/seed0"), f"--out={file}", "--format=torch", "--client=2"]) == 0
-    found = load_pretrained(run.model, file).init(jax.random.key(0))
-    assert_same_bits(found, run.local[3][2])
+def test_export_in_either_format_has_the_weights_of_the_client(study, run, tmp_path):
+    """In PyTorch's, as ``test_torch_files.py`` has them from a network there."""
+    for kind in ("safetensors", "torch"):
+        options = f"--out={tmp_path / kind}", f"--format={kind}", "--client=2"
+        assert export.main([str(study / "only/seed0"), *options]) == 0
+        assert_same_bits(load_pretrained(run.model, tmp_path / kind).init(jax.random.key(0)), run.local[3][2])
 
 
 @pytest.mark.parametrize(
@@ -100,16 +95,11 @@ def test_wrong_arguments(study, capsys, arguments, message):
     assert export.main([str(study / "only/seed0"), *arguments]) == 2 and error_of(capsys, message)
 
 
-def test_a_file_of_something_else_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no\.safetensors: not a readable safetensors file"):
-        load_weights(tmp_path / "no.safetensors")
-    (tmp_path / "x").write_bytes(b"12345678901234567890")
-    with pytest.raises(UserError, match="x: not a readable safetensors file"):
-        load_weights(tmp_path / "x")
-    for other, message in (("params/a/b", "it holds params/a and params/a/b"), ("params/b", "params/b has NaN, inf")):
-        save_file({"params/a": np.ones(2), other: np.array([1, np.inf])}, tmp_path / "x")
-        with pytest.raises(UserError, match=f"x: {message}"):
-            load_weights(tmp_path / "x")
+@pytest.mark.parametrize(("name", "message"), [("params/b", "params/b has NaN, inf"), ("b", "it holds b, expected")])
+def test_a_file_of_something_else_is_named(tmp_path, name, message):
+    """Other wrong files are in ``test_pretrained.py``."""
+    save_file({name: np.array([1, np.inf if "params" in name else 0])}, tmp_path / "x")
+    check(f"x: {message}", load_weights, tmp_path / "x")
 
 
 def test_one_watched_client_is_not_enough(tmp_path, capsys):
@@ -119,5 +109,4 @@ def test_one_watched_client_is_not_enough(tmp_path, capsys):
 
 def test_a_network_without_a_twin_is_named(run):
     other = run._replace(model=Model(nn.MLP(10, hidden=(6,), norm="batch"), (8, 8, 1)))
-    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), norm='batch'\) has no equivalent in PyTorch"):
-        other.to_torch()
+    check(r"network mlp\(hidden=\(6,\), norm='batch'\) has no equivalent in PyTorch", other.to_torch)
