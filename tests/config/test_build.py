@@ -105,23 +105,19 @@ SMALL = Model(nn.SmallCNN(10), (32, 32, 3))
 
 def test_layouts():
     config = base.get_config()
-    num_devices = len(jax.devices())
-    layouts = {
-        ("auto", 0): engine.Sharded(num_devices, engine.Chunked(1)),
-        ("auto", 3): engine.Sharded(num_devices, engine.Chunked(3)),
-        ("chunked", 4): engine.Chunked(4),
-        ("vectorized", 0): engine.Vectorized(),
-        ("loop", 0): engine.Loop(),
+    layouts = {  # of so many clients, with so many at once on so many devices
+        (10, "auto", 0, 0): engine.Sharded(8, engine.Chunked(1)),
+        (10, "auto", 3, 0): engine.Sharded(8, engine.Chunked(3)),
+        (10, "auto", 0, 3): engine.Sharded(3, engine.Chunked(1)),
+        (10, "auto", 0, 1): engine.Chunked(1),
+        (1, "auto", 0, 0): engine.Chunked(1),
+        (10, "chunked", 4, 0): engine.Chunked(4),
+        (10, "vectorized", 0, 0): engine.Vectorized(),
+        (10, "loop", 0, 0): engine.Loop(),
     }
-    for (layout, clients_at_once), expected in layouts.items():
-        config.engine.layout, config.engine.clients_at_once = layout, clients_at_once
+    for (config.clients, layout, at_once, devices), expected in layouts.items():
+        config.engine.update(layout=layout, clients_at_once=at_once, devices=devices)
         assert build.client_map(plain(config), SMALL) == expected
-    config.clients, config.engine.layout, config.engine.clients_at_once = 1, "auto", 0
-    assert build.client_map(plain(config), SMALL) == engine.Chunked(1)
-    config.clients, config.engine.devices = 10, 3
-    assert build.client_map(plain(config), SMALL) == engine.Sharded(3, engine.Chunked(1))
-    config.engine.devices = 1
-    assert build.client_map(plain(config), SMALL) == engine.Chunked(1)
 
 
 def test_clients_at_once():

@@ -5,7 +5,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, check
 from small_studies import write_config
 
 from experiments import launch
@@ -42,13 +42,14 @@ def make_config():
 CELLS = [f"{s}/{a}" for s in ("iid", "few 0.5") for a in ("plain", "decorr strength=0.5", "decorr strength=0.25")]
 
 
-def test_cells_are_settings_with_arms_in_the_order_of_the_config(config):
+def test_cells_are_settings_with_arms_in_the_order_of_the_config_and_so_are_seeds(config):
     assert list(map(str, cells_of(plain(config)))) == CELLS
     assert [run.name for run in resolve(config, Path()).runs] == [(cell, 0) for cell in CELLS]
-    chosen = resolve(config, Path("s"), ["decorr strength=0.25", "plain"], settings=["iid"])
-    assert [run.name for run in chosen.runs] == [(CELLS[0], 0), (CELLS[2], 0)] and len(chosen.cells) == len(CELLS)
-    assert chosen.runs[0].folder == Path("s/iid/plain/seed0")
     assert list(map(str, cells_of(json.loads(config.to_json_best_effort())))) == CELLS  # as the report reads it
+    config.seeds = (5, 0, 3)
+    chosen = resolve(config, Path("s"), ["decorr strength=0.25", "plain", "plain"], (3, 5), ["iid"])
+    assert [run.name for run in chosen.runs] == [(CELLS[i], seed) for i in (0, 2) for seed in (5, 3)]
+    assert len(chosen.cells) == len(CELLS) and chosen.runs[0].folder == Path("s/iid/plain/seed5")
     config.settings, config.sweep = {}, {}
     assert cells_of(plain(config)) == [("", "plain", ""), ("", "decorr", "")]
 
@@ -135,8 +136,7 @@ def test_names_with_commas(tmp_path):
     options = launch.parse([file, "--setting=x,0.1, iid"])
     runs = resolve(options.config, Path(), settings=options.setting).runs
     assert {run.cell.setting for run in runs} == {"x", "0.1, iid"}
-    with pytest.raises(UserError, match="unknown arm 'd'"):  # names are split where that gives declared ones
-        resolve(options.config, Path(), "c,d")
+    check("unknown arm 'd'", resolve, options.config, Path(), "c,d")  # names are split where that gives declared ones
 
 
 def later(**changes):
@@ -182,8 +182,7 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
 def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, words):
     for key, value in changes.items():
         config[key] = value
-    with pytest.raises(UserError, match=words):
-        study.run_study(resolve(config, tmp_path / "study"))
+    check(words, lambda: study.run_study(resolve(config, tmp_path / "study")))
     assert not (tmp_path / "study").exists()
 
 
@@ -272,8 +271,7 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
         (dict(arms=make_config().arms.to_dict() | dict(third=dict(clients=2))), "arms.third.clients is None there, 2"),
         (dict(settings=shorter), "^[^;]* settings.few 0.5.rounds is 2 there, 1 here; choose another --workdir$"),
     ):
-        with pytest.raises(UserError, match=words):
-            study.run_study(resolve(grown(**change), tmp_path))
+        check(words, lambda given=change: study.run_study(resolve(grown(**given), tmp_path)))
     assert (tmp_path / "config.json").read_text() == kept
     for key in ("settings", "arms"):  # without them runs have other places
         with claimed(tmp_path / key, plain(grown(**{key: {}}, means={}, sweep={}))):

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from small_studies import start
+from conftest import check
+from small_studies import error_of, start
 
 from experiments.config_files import with_config_found
 from experiments.study.parsing import default_workdir, parse
@@ -13,7 +14,6 @@ from fedjax_collapse.config import build
 from fedjax_collapse.config.base import get_config
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.config.plain_values import plain
-from fedjax_collapse.core.records import UserError
 
 STUDIES = (Path(__file__).parents[2] / "docs/studies.md").read_text()
 
@@ -76,8 +76,7 @@ def test_methods_of_one_algorithm(given, methods):
 
 def test_a_compared_method_is_not_in_all_arms():
     message = "all arms have moon, .*; its options are --config.arms.moon.methods.moon.KEY=VALUE"
-    with pytest.raises(UserError, match=message):
-        parse(["--compare=fedprox,moon", "--config.methods.moon.strength=2.0"])
+    check(message, parse, ["--compare=fedprox,moon", "--config.methods.moon.strength=2.0"])
 
 
 def test_the_default_folder_is_named_after_the_config_or_its_arms():
@@ -91,8 +90,7 @@ def test_the_default_folder_is_named_after_the_config_or_its_arms():
 @pytest.mark.parametrize("option", ["--compare=moon,fedprx", "--config.methods=fedprx,moon"])
 def test_a_misspelt_method_is_one_line(option, tmp_path, capsys):
     assert start(option, f"--workdir={tmp_path / 'study'}") == 2
-    error = capsys.readouterr().err
-    assert "unknown method 'fedprx': did you mean 'fedprox'?" in error and error.count("\n") == 1
+    error_of(capsys, "unknown method 'fedprx': did you mean 'fedprox'?")
     assert not (tmp_path / "study").exists()
 
 
@@ -155,11 +153,10 @@ def test_a_sweep_without_arms_stays_with_compared_methods(toml):
 )
 def test_a_wrong_toml_file_is_one_line(text, message, toml, tmp_path, capsys):
     assert start(toml(text), f"--workdir={tmp_path / 'study'}") == 2
-    error = capsys.readouterr().err
-    assert re.match("error: (.*/my.toml: |arm |sweep.)", error) and message in error and error.count("\n") == 1
+    assert re.match("error: (.*/my.toml: |arm |sweep.)", error_of(capsys, message))
     assert not (tmp_path / "study").exists()
 
 
 def test_nothing_follows_the_name_of_a_toml_file(toml, capsys):
     assert start(f"{toml('rounds = 0')}:smoke") == 2
-    assert "my.toml:smoke: expected nothing after the name of a TOML file\n" in capsys.readouterr().err
+    error_of(capsys, "my.toml:smoke: expected nothing after the name of a TOML file\n")

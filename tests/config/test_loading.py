@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, one_line
+from conftest import assert_same_bits, check
 from flax import struct
 from small_studies import rows_of, start, write_config, write_data
 
@@ -93,14 +93,12 @@ def test_a_folder_with_experiments_of_its_own(place):
 def test_no_code_of_a_config_is_imported_without_trust(place, monkeypatch, values, named):
     monkeypatch.syspath_prepend(place)
     change(place, **values)
-    with pytest.raises(UserError, match=f"config names code: {named}.*trust=True"):
-        load_run("study/only/seed0")
+    check(f"config names code: {named}.*trust=True", load_run, "study/only/seed0")
     assert not (place / "imported").exists() and not (place / "called").exists()
 
 
 def test_trusted_code_runs(place):
-    with pytest.raises(UserError, match=r"of_load:in_turn \(from .*of_load.py\); load_run"):
-        load_run("study/own/seed0")
+    check(r"of_load:in_turn \(from .*of_load.py\); load_run", load_run, "study/own/seed0")
     run = load_run("study/own/seed0", trust=True)
     shown = f"{run}\n{run.federation}".splitlines()
     assert len(shown) == 2 and shown[0].startswith("LoadedRun(") and shown[0].endswith(f"; {shown[1]})")
@@ -112,13 +110,11 @@ def test_trusted_code_runs(place):
 def test_other_data_or_another_partition_is_refused(place):
     there = json.loads((place / "study/only/seed0/run.json").read_text())
     change(place, partition__alpha=0.2)
-    with pytest.raises(UserError, match=f"another run: partition is {there['partition']} there, .* here"):
-        load_run("study/only/seed0")
+    check(f"another run: partition is {there['partition']} there, .* here", load_run, "study/only/seed0")
     change(place, partition__alpha=1.0)
     load_run("study/only/seed0")
     write_data(seed=1)
-    with pytest.raises(UserError, match=f"data is {there['data']} there, .* here; restore what has changed"):
-        load_run("study/only/seed0")
+    check(f"data is {there['data']} there, .* here; restore what has changed", load_run, "study/only/seed0")
 
 
 def test_the_checkpoint_before_a_damaged_one(place):
@@ -128,8 +124,7 @@ def test_the_checkpoint_before_a_damaged_one(place):
         if number == 0:
             with pytest.warns(UserWarning, match=r"sha256.json: cannot be checked .*; loaded is .* round 1"):
                 assert int(load_run("study/only/seed0").state.round) == 1
-    with pytest.raises(UserError, match="no checkpoint is whole: restore it, or train again"):
-        load_run("study/only/seed0")
+    check("no checkpoint is whole: restore it, or train again", load_run, "study/only/seed0")
 
 
 @pytest.mark.parametrize(
@@ -143,15 +138,13 @@ def test_the_checkpoint_before_a_damaged_one(place):
     ],
 )
 def test_no_folder_of_a_run(place, folder, message):
-    with pytest.raises(UserError, match=message):
-        load_run(folder)
+    check(message, load_run, folder)
 
 
 @pytest.mark.parametrize("content", ["{}", "{", '{"arms": 3}'])
 def test_no_config(place, content):
     (place / "study" / "config.json").write_text(content)
-    with pytest.raises(UserError, match=r"study: it holds no readable config.json"):
-        load_run("study/only/seed0")
+    check(r"study: it holds no readable config.json", load_run, "study/only/seed0")
 
 
 def test_config_values_of_other_types_are_one_line(place):
@@ -222,8 +215,7 @@ def test_a_run_of_a_script(script, federation):
 def test_a_run_of_a_script_needs_what_it_was_given(script, change, message):
     folder, given, _ = script
     given = given | {name: of and of(given[name]) for name, of in change.items()}
-    with one_line(message):
-        load_run(folder, **given)
+    check(message, load_run, folder, **given)
 
 
 def test_code_of_a_script_is_compared(federation, network, tmp_path, monkeypatch):
@@ -238,8 +230,7 @@ def test_code_of_a_script_is_compared(federation, network, tmp_path, monkeypatch
     write(described["code"] | {"of_measurements": "1"})
     load_run(tmp_path, **given)
     write(dict.fromkeys(described["code"], "2"))
-    with pytest.raises(UserError, match=r"the source of .*test_loading has changed"):
-        load_run(tmp_path, **given)
+    check(r"the source of .*test_loading has changed", load_run, tmp_path, **given)
     write({"__main__": "3"})
     load_run(tmp_path, **given)
     monkeypatch.setattr(OwnProx, "__module__", "__main__")

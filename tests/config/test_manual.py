@@ -1,10 +1,10 @@
 """What users are told of configs: ``--help``, the page of all keys, and where to find what has another name."""
 
 import re
-from pathlib import Path
 
 import pytest
-from conftest import one_line
+from conftest import check
+from unrendered import ROOT
 
 from experiments import launch
 from experiments.commands import list_names, manual
@@ -16,8 +16,6 @@ from fedjax_collapse.config import keys as config_keys
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.schema.options import hints
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_has_every_option_key_config_and_name(capsys):
@@ -99,8 +97,7 @@ def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypa
         assert {"fedavg", "feddecorr"} <= set(launch.parse(arguments).config["arms"])
     (tmp_path / "quickstart").write_text("not python")  # what is there goes first
     if name == "quickstart":
-        with pytest.raises(launch.UserError, match="name 'python' is not defined"):
-            launch.parse([f"--config={name}"])
+        check("name 'python' is not defined", launch.parse, [f"--config={name}"])
 
 
 @pytest.mark.parametrize(
@@ -115,5 +112,4 @@ def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypa
 def test_methods_that_are_values_of_other_keys_are_answered(name, words):
     config = quickstart.get_config("smoke")
     config.arms, config.methods = {}, {name: {}}
-    with one_line(re.escape(words)):
-        build.algorithm(plain(config))
+    check(re.escape(words), build.algorithm, plain(config))

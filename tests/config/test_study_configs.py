@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import check
 
 from experiments.configs import collapse_panel
 from experiments.configs.adapters import rank_collapse, vit_tables
@@ -12,7 +13,6 @@ from experiments.configs.rank import central
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.core.masks import by_path
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 from fedjax_collapse.results.paper import paper_of
 
@@ -81,5 +81,4 @@ def test_images_are_resized_and_the_first_training_examples_are_taken(monkeypatc
 
 
 def test_a_config_that_is_not_there():
-    with pytest.raises(UserError, match=r"^collapse_panel:missing\.py:x: no such file; "):
-        collapse_panel.get_config("missing.py:x")
+    check(r"^collapse_panel:missing\.py:x: no such file; ", collapse_panel.get_config, "missing.py:x")

@@ -53,15 +53,17 @@ def configure(path: Path, **changes) -> Path:
     return path
 
 
-def rewrite(file: Path, change) -> None:
-    """Replaces each row of a file of metrics by ``change`` of it and its index; one that is None is left out."""
-    rows = [change(json.loads(line), i) for i, line in enumerate(file.read_text().splitlines())]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows if row is not None))
+def rewrite(folder: Path, pattern: str, change) -> None:
+    """Replaces each row of files of runs by ``change`` of it, its index and the seed; one that is None is left out."""
+    for file in [*folder.glob(pattern)]:
+        seed, lines = int(file.parent.name[4:]), file.read_text().splitlines()
+        rows = [change(json.loads(line), i, seed) for i, line in enumerate(lines)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows if row is not None))
 
 
 def unfinish(folder: Path, *runs: str) -> Path:
     """Leaves these runs after the first of their two rounds."""
     for run in runs:
         (folder / run / "summary.json").unlink()
-        rewrite(folder / run / "metrics.jsonl", lambda row, i: None if i else row)
+        rewrite(folder, f"{run}/metrics.jsonl", lambda row, i, _: None if i else row)
     return folder

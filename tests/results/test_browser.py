@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from study_files import write_cells
 from test_report import make_study
+from unrendered import ROOT
 
 from fedjax_collapse.results import write_report
 
-ROOT = Path(__file__).parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MKDOCS = shutil.which("mkdocs", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 WIDTHS, SCHEMES = (400, 1400), ("light", "dark")

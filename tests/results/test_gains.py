@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import check
 from study_files import configure, write_run
 
-from fedjax_collapse import UserError
 from fedjax_collapse.results import gains, load
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")
@@ -93,9 +93,7 @@ def test_energies_and_their_correlations(tmp_path):
 
 def test_wrong_names_are_one_line(tmp_path):
     study = write_study(tmp_path)
-    with pytest.raises(UserError, match=r"'none': expected one of a, b, c, d, e, fedavg$"):
-        gains.gains(study, "none")
-    with pytest.raises(UserError, match=r"no arm has a run with own/x of equal seed and partition as 'fedavg'$"):
-        gains.gains(study, "fedavg", "own/x")
-    with pytest.raises(UserError, match=f"^unknown measurement '{ENERGY}': did you mean "):
-        gains.energies(study, "fedavg")
+    check(r"'none': expected one of a, b, c, d, e, fedavg$", gains.gains, study, "none")
+    message = "no arm has a run with own/x of equal seed and partition as 'fedavg'$"
+    check(message, gains.gains, study, "fedavg", "own/x")
+    check(f"^unknown measurement '{ENERGY}': did you mean ", gains.energies, study, "fedavg")

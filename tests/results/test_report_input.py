@@ -163,7 +163,7 @@ def test_numbers_of_any_size_are_drawn(tmp_path, value):
     """What is larger than an axis can be counts as not finite; where all is null, no numbers have a column."""
     study = small_study(tmp_path / "s", seeds=1)
     run = study / "only" / "seed0"
-    rewrite(run / "metrics.jsonl", lambda row, _: dict.fromkeys(row, value) | {"round": row["round"]})
+    rewrite(run, "metrics.jsonl", lambda row, *_: dict.fromkeys(row, value) | {"round": row["round"]})
     if value is None:
         value = np.nan
         np.savez(run / "partition.npz", class_counts=np.zeros((3, 2), int))
@@ -184,7 +184,7 @@ def test_damaged_rows_of_metrics_and_timing(tmp_path):
     """Of timing one is left out, with a note; of metrics a last line cut short, and the first of two for a round."""
     folder = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
     metrics, timing = (folder / "only" / "seed0" / f"{name}.jsonl" for name in ("metrics", "timing"))
-    rewrite(timing, lambda row, _: row | {"train": 1.0 + row["round"]})
+    rewrite(timing.parent, timing.name, lambda row, *_: row | {"train": 1.0 + row["round"]})
     (whole,) = load(folder).runs
     lines = timing.read_bytes().splitlines(keepends=True)
     timing.write_bytes(b"".join([*lines[:3], b"\x80" + lines[3][1:], *lines[4:]]))

@@ -5,11 +5,12 @@ import csv
 import jax
 import pandas as pd
 import pytest
+from conftest import check
 from small_studies import tree
 
 import fedjax_collapse as fc
 from experiments.commands import report
-from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, UserError, results
+from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, results
 from fedjax_collapse.results.comparing import verdict
 from fedjax_collapse.results.tables import difference_tables, final_table
 
@@ -67,6 +68,5 @@ def test_a_federation_of_each_seed_and_more_rounds(federation, network, tmp_path
 )
 def test_what_makes_no_sense(federation, network, tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=words):
-        fc.study(federation, network, **dict(arms=ARMS, rounds=1) | options)
+    check(words, fc.study, federation, network, **dict(arms=ARMS, rounds=1) | options)
     assert not any(tmp_path.iterdir())

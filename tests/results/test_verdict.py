@@ -48,9 +48,11 @@ def test_what_raises_rank_and_what_raises_accuracy_may_be_two_arms(tmp_path):
     """Each is named with what it does to the other; an arm without methods is none of them."""
     write(tmp_path, (0.4, 0.7, 0.5), (10.0, 15.0, 20.0))
     arms = {"fedavg": {}, "feddecorr": {"methods": {"feddecorr": {}}}, "other": {"methods": {"ccvr": {}}}}
-    for seed in range(3):
-        own = {"accuracy": 0.6 + seed / 10, "effective_rank": 4.0}
-        rewrite(tmp_path / "other" / f"seed{seed}" / "metrics.jsonl", lambda row, i, own=own: row | own if i else row)
+
+    def own(row, i, seed):
+        return row | ({"accuracy": 0.6 + seed / 10, "effective_rank": 4.0} if i else {})
+
+    rewrite(tmp_path, "other/*/metrics.jsonl", own)
     assert verdict(load(configure(tmp_path, arms=arms))) == (
         "feddecorr raises effective rank most: 3.0 times that of fedavg, higher in 3 of 3 seeds (2.0 to 4.0), with "
         "+3.3 points of accuracy, higher in 1 of 3 seeds (−10.0 to +20.0). other raises accuracy most: +20.0 points "

@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import processes
 import pytest
+from small_studies import error_of
+from unrendered import ROOT
 
 from experiments import machine
 from experiments.benchmarks import arguments, overheads, runner, suites, tables, timing, workloads
@@ -25,7 +26,6 @@ from fedjax_collapse.data import augment
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
 CAN_PIN = machine.can_pin() and machine.num_cores() > 1
 
 
@@ -153,23 +153,19 @@ class FakeLane:
     def receive(self):
         return self.connection.recv()
 
-    def report(self, message):
-        self._process.send(message)
-
     def send(self, line):
         self.sent.append(line)
         if line == "enough":
             while self.end < self.other.end:  # the faster one has gone on meanwhile
                 self.run(self._took)
-            self.report(None)
-            return
+            return self._process.send(None)
         self.end, self._took = 0.0, self._of_round / self._speed(self._core)
         for _ in range(line):
             self.run(self._took)
 
     def run(self, seconds):
         self.end += seconds
-        self.report((seconds, self.end))
+        self._process.send((seconds, self.end))
 
 
 def fake_pair(speed, **options):
@@ -271,8 +267,7 @@ def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     with pytest.raises(SystemExit) as error:
         benchmark.main(re.split(" (?=--)", wrong))
     assert error.value.code == 2
-    printed = capsys.readouterr().err
-    assert named in printed and printed.count("\n") == 1
+    error_of(capsys, named)
 
 
 def test_failed_worker_is_shown_and_status_1(monkeypatch, capfd, tmp_path):

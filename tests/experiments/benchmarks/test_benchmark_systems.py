@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import types
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import torch
+from unrendered import ROOT
 
 from experiments.benchmarks import SYSTEMS, Round, Setting, networks
 from experiments.benchmarks.systems import pytorch_graph, pytorch_loops
@@ -26,7 +26,6 @@ from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 from fedjax_collapse.nn.interchange import torch_weights as weights
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[3]
 LOOPS = [name for name, system in SYSTEMS.items() if name.startswith("pytorch") and "cpu" in system.devices]
 SIMULATORS = [name for name in SYSTEMS if name in ("pfl", "flower")]
 

@@ -5,15 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from unrendered import ROOT
 
 from experiments.commands import completion
 from fedjax_collapse import UserError, command
 from fedjax_collapse.command import MOVED, PROGRAMS, import_program
 
-ROOT = Path(__file__).parents[3]
 TRY = """
 complete -p fedjax-collapse
 while read -ra COMP_WORDS; do

@@ -18,13 +18,13 @@ from fedjax_collapse.data.store import open_store
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def converted(source, folder, *options):
-    assert command.main([source, str(folder), *options]) == 0
-    return open_store(folder)
-
-
 def keys(options):
     return [f"--data.{key}={value}" for key, value in options.items()]
+
+
+def converted(source, folder, *options, **of_data):
+    assert command.main([source, str(folder), *options, *keys(of_data)]) == 0
+    return open_store(folder)
 
 
 def assert_same_clients(store, source):
@@ -49,12 +49,12 @@ def stackoverflow(tmp_path):
     rows = [(str(row * 7 % 10), question("how to i " * (row % 8))) for row in range(30)]
     file = tff(tmp_path / "so.sqlite", train=rows, test=rows[:3])
     options = dict(task="next_word", vocabulary=str(tmp_path / "words"), vocabulary_size=3)
-    return f"tff:{file}", sources.tff(file, **options), [f"--data.{key}={value}" for key, value in options.items()]
+    return f"tff:{file}", sources.tff(file, **options), options
 
 
 def test_clients_of_sqlite(tmp_path, stackoverflow, capsys):
     source, expected, options = stackoverflow
-    store = converted(source, tmp_path / "store", *options)
+    store = converted(source, tmp_path / "store", **options)
     assert f"wrote {tmp_path / 'store'}: 10 clients, 30 training and 3 test examples" in capsys.readouterr().out
     assert store.names == expected.client_names and store.inputs.dtype == np.int16
     assert_same_clients(store, expected)
@@ -72,7 +72,7 @@ def test_clients_of_sqlite(tmp_path, stackoverflow, capsys):
 def test_it_continues_where_it_was_interrupted(tmp_path, stackoverflow, monkeypatch, capsys):
     """To the same bytes, and with the same options only."""
     source, expected, options = stackoverflow
-    converted(source, tmp_path / "whole", *options)
+    converted(source, tmp_path / "whole", **options)
 
     def add_and_end(writer, name, *arrays, add=stores.StoreWriter.add):
         if name == "6":
@@ -81,10 +81,10 @@ def test_it_continues_where_it_was_interrupted(tmp_path, stackoverflow, monkeypa
 
     with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
         interrupted.setattr(stores.StoreWriter, "add", add_and_end)
-        command.main([source, str(tmp_path / "store"), *options])
-    assert command.main([source, str(tmp_path / "store"), *options[:2], "--data.vocabulary_size=2"]) == 2
+        converted(source, tmp_path / "store", **options)
+    assert command.main([source, str(tmp_path / "store"), *keys(options | dict(vocabulary_size=2))]) == 2
     assert "rows of inputs.npy" not in capsys.readouterr().err
-    store = converted(source, tmp_path / "store", *options)
+    store = converted(source, tmp_path / "store", **options)
     assert "10 clients, 6 of them before, 30 training" in capsys.readouterr().out
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "store").iterdir())
@@ -98,13 +98,13 @@ def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
     monkeypatch.setattr(hugging_face, "BATCH_BYTES", most)
     flair(tmp_path / "flair", group=2)
     options = dict(client_column="user_id", task="multi_label", normalisation="imagenet")
-    store = converted(f"parquet:{tmp_path / 'flair'}", tmp_path / "store", *keys(options))
+    store = converted(f"parquet:{tmp_path / 'flair'}", tmp_path / "store", **options)
     assert store.names == ("u3", "u1", "u2") and store.facts["mean"] == pytest.approx([123.675, 116.28, 103.53])
     assert_same_clients(store, sources.parquet(tmp_path / "flair", **options))
     for file in (tmp_path / "flair").glob("test*"):
         file.unlink()
     options |= dict(test_fraction=0.5, seed=3)  # held out of each client, the same examples as in memory
-    store = converted(f"parquet:{tmp_path / 'flair'}", tmp_path / "again", *keys(options))
+    store = converted(f"parquet:{tmp_path / 'flair'}", tmp_path / "again", **options)
     assert_same_clients(store, sources.parquet(tmp_path / "flair", **options))
 
 
@@ -132,7 +132,7 @@ def test_streams_start_at_any_client(tmp_path, stackoverflow):
     for part in ("train", "test"):
         leaf(tmp_path / "leaf" / part / "a.json", **{name: ([[0.5] * 16], [0]) for name in "abc"})
     made = [
-        (stackoverflow[0], dict(task="next_word", vocabulary=str(tmp_path / "words"), vocabulary_size=3)),
+        stackoverflow[::2],
         (f"pfl:{file}", {}),
         (f"leaf:{tmp_path / 'leaf'}", {}),
         (f"parquet:{tmp_path / 'flair'}", dict(client_column="user_id", task="multi_label")),
@@ -159,7 +159,7 @@ def test_sources_in_memory(tmp_path):
     np.testing.assert_array_equal(federation.train.mean, [0.0])
     (tmp_path / "tweets.csv").write_text("text,label,user\n" + "\n".join(f"a {i},{i % 2},u{i % 3}" for i in range(12)))
     options = dict(client_column="user", test_fraction=0.25)
-    store = converted(f"texts:{tmp_path / 'tweets.csv'}", tmp_path / "texts", *keys(options))
+    store = converted(f"texts:{tmp_path / 'tweets.csv'}", tmp_path / "texts", **options)
     assert_same_clients(store, sources.texts(tmp_path / "tweets.csv", **options))
 
 

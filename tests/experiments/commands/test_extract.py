@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import check
 from small_studies import BASE, error_of, start, write_config
 
 from experiments.commands import extract as command
 from experiments.configs import base
-from fedjax_collapse import Batch, UserError, load_run, save_weights, sources
+from fedjax_collapse import Batch, load_run, save_weights, sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.hashing import digest
 
 DOMAINS = dict(source="glyphs", domains=("clean", "outline"), train_size=20, test_size=10, image_size=8, channels=1)
-NETWORK = dict(name="small_cnn", channels=(4, 8))
+SHARED = dict(data=DOMAINS, network=dict(name="small_cnn", channels=(4, 8)), clients=2, partition=dict(name="iid"))
 
 
 @pytest.fixture(autouse=True)
@@ -32,27 +33,34 @@ def config_file(**changes):
     return write_config(Path(), *(f"config.{name} = {value!r}" for name, value in changes.items()), of=BASE)
 
 
-def outputs(images, model, variables):
-    batch = Batch(jnp.asarray(images), jnp.zeros(len(images), int), jnp.ones(len(images), bool))
-    return model.apply(variables, batch, train=False)[0].features
+@pytest.fixture(scope="module")
+def made():
+    """The source, federation and network of ``SHARED``."""
+    config = plain(base.get_config()) | SHARED
+    federation = build.federations(config, [0])[0]
+    return build.data_source(DOMAINS), federation, build.model(config, federation)
 
 
-def test_features_are_those_of_the_network(capsys, monkeypatch):
+def assert_features(found, images, source, model, variables):
+    """They are the network's of these images."""
+    images = jnp.asarray((images - source.mean) / source.std)
+    batch = Batch(images, jnp.zeros(len(images), int), jnp.ones(len(images), bool))
+    expected = model.apply(variables, batch, train=False)[0].features
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_those_of_the_network(made, capsys, monkeypatch):
     """Of all batches and the partial last one, by the initial weights of the run with that seed."""
     monkeypatch.setattr(command, "_BATCH", 16)
-    option = config_file(data=DOMAINS, network=NETWORK, seeds=(0, 3))
+    option = config_file(**SHARED, seeds=(0, 3))
     assert command.main([option, "--seed=3", "--out=f.npz"]) == 0
     assert capsys.readouterr().out == "wrote f.npz: 8 features of 40 training and 20 test examples\n"
-    config = plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK)
-    source = build.data_source(DOMAINS)
-    federation = build.federations(config | dict(clients=2, partition=dict(name="iid")), [0])[0]
-    model = build.model(config, federation)
+    source, federation, model = made
     variables = model.init(jax.random.split(jax.random.key(3))[0])
     found = sources.features("f.npz")
     for prefix in ("", "test_"):
-        images = (getattr(source, f"{prefix}images") - source.mean) / source.std
-        expected = outputs(images, model, variables)
-        np.testing.assert_allclose(getattr(found, f"{prefix}images"), expected, rtol=1e-4, atol=1e-5)
+        images = (getattr(of, f"{prefix}images") for of in (found, source))
+        assert_features(*images, source, model, variables)
         for name in ("labels", "domains"):
             assert np.array_equal(getattr(found, prefix + name), getattr(source, prefix + name))
     assert (found.class_names, found.domain_names) == (source.class_names, source.domain_names)
@@ -62,17 +70,14 @@ def test_features_are_those_of_the_network(capsys, monkeypatch):
     assert provenance["network"]["channels"] == [4, 8] and provenance["data"]["source"] == "glyphs"
 
 
-def test_weights_of_a_run_and_a_run_on_its_features(folder):
+def test_weights_of_a_run_and_a_run_on_its_features(made, folder):
     """A run's exported weights give its features; the linear model on them is a run of its own."""
-    option = config_file(data=DOMAINS, clients=2, partition=dict(name="iid"), network=NETWORK, rounds=1)
-    config = plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK, clients=2, partition=dict(name="iid"))
-    model = build.model(config, build.federations(config, [0])[0])
+    source, _, model = made
     variables = model.init(jax.random.key(9))
     save_weights("w.safetensors", variables)
-    assert command.main([option, "--config.network.weights=w.safetensors", "--out=f.npz"]) == 0
-    source, found = build.data_source(DOMAINS), sources.features("f.npz")
-    expected = outputs((source.images - source.mean) / source.std, model, variables)
-    np.testing.assert_allclose(found.images, expected, rtol=1e-4, atol=1e-5)
+    assert command.main([config_file(**SHARED), "--config.network.weights=w.safetensors", "--out=f.npz"]) == 0
+    found = sources.features("f.npz")
+    assert_features(found.images, source.images, source, model, variables)
     linear = dict(data=dict(source="features:f.npz"), network=dict(name="mlp", hidden=()), clients=2, rounds=1)
     option = config_file(**linear, partition=dict(name="domain"), arms=dict(fedavg={}))
     assert start(option, "--config.own_tests.name=split", f"--workdir={folder / 'study'}") == 0
@@ -85,7 +90,7 @@ def test_weights_of_a_run_and_a_run_on_its_features(folder):
 
 def test_virtual_features_of_a_partition(capsys):
     """Each client's own features are first, in its order, and as many as asked for of each class that it holds."""
-    shared = dict(data=DOMAINS, network=NETWORK, clients=3, partition=dict(name="dirichlet", alpha=1.0, min_size=2))
+    shared = SHARED | dict(clients=3, partition=dict(name="dirichlet", alpha=1.0, min_size=2))
     option = config_file(**shared, seeds=(4,))
     assert command.main([option, "--out=plain.npz"]) == command.main([option, "--virtual=9", "--out=f.npz"]) == 0
     plain_file, found = sources.features("plain.npz"), sources.features("f.npz")
@@ -123,5 +128,5 @@ def test_features_that_are_not_finite(monkeypatch):
         return found._replace(features=found.features * np.nan)
 
     monkeypatch.setattr(command, "evaluate", with_nan)
-    with pytest.raises(UserError, match="features of examples 0 to 512 are not finite"):
-        command.extract(plain(base.get_config()) | dict(data=DOMAINS), 0)
+    config = plain(base.get_config()) | dict(data=DOMAINS)
+    check("features of examples 0 to 512 are not finite", command.extract, config, 0)

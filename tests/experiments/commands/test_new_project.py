@@ -4,17 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
 from small_studies import error_of, start, tree
+from unrendered import ROOT
 
 from experiments.commands import new_project
 from experiments.commands.new_project import TEMPLATE, main
 
-ROOT = Path(__file__).parents[3]
 FILES = {"README.md", "config.toml", "notebook.ipynb", "pytest.ini"}
 FILES |= {"my_method.py", "my_network.py", "test_my_method.py"}
 

@@ -10,6 +10,7 @@ from small_studies import BASE, error_of, write_config
 
 from experiments.commands import show_partition as command
 from experiments.configs import base
+from fedjax_collapse import sources
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 
@@ -76,22 +77,13 @@ def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
 
 def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
     """One class has entropy 0, two equal ones log 2; the largest count is the darkest."""
-    labels = np.repeat([0, 1, 2, 1], 30)
-    images = np.random.default_rng(0).integers(0, 256, (120, 8, 8), np.uint8)
-    np.savez(tmp_path / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
-    parts = [[0, 1, 2], [*range(30, 90)]]
-    (tmp_path / "parts.json").write_text(json.dumps(parts))
-    option = config_file(
-        f"config.clients = 2; config.data = dict(source='npz:{tmp_path / 'data.npz'}');"
-        f"config.partition = dict(name='from_file', path='{tmp_path / 'parts.json'}')"
-    )
-    assert command.main([option]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2:4] == [
-        "     0       3        1    0.000  |.  |",
-        f"     1      60        2    {math.log(2):.3f}  | @@|",
-    ]
-    assert "examples left out: 57; given more than once: 0" in lines
+    first, second, third = (np.flatnonzero(sources.digits().labels == c)[:30].tolist() for c in range(3))
+    (tmp_path / "parts.json").write_text(json.dumps([first[:3], second + third]))
+    partition = f"dict(name='from_file', path='{tmp_path / 'parts.json'}')"
+    assert command.main([config_file(f"config.clients, config.partition = 2, {partition}")]) == 0
+    few, many = capsys.readouterr().out.splitlines()[2:4]
+    assert few == "     0       3        1    0.000  |.         |"
+    assert many == f"     1      60        2    {math.log(2):.3f}  | @@       |"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,15 @@ def study_of(**measured) -> Results:
     return Results(Path(), {}, runs, {"": {run.arm: Arm({}, run.arm, {}) for run in runs}})
 
 
-def runs_to_come(number: int, rounds: int) -> dict:
-    """Of one arm."""
-    return {("fedavg", seed): rounds for seed in range(1, number + 1)}
+SIX = {("fedavg", seed): 30 for seed in range(1, 7)}  # runs to come, and their rounds
+
+
+@pytest.fixture(autouse=True)
+def of_any_terminal(monkeypatch):
+    """The environment of a terminal with colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 class Stream(io.TextIOWrapper):
@@ -56,7 +62,7 @@ def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=
 
 def test_plain_lines_are_few_flushed_and_without_control_characters():
     stream = Stream()
-    with Console(runs_to_come(6, 30), stream) as console:
+    with Console(SIX, stream) as console:
         run(console)
     lines = stream.text().splitlines()
     assert lines[0] == "[1/6] fedavg seed 1: starts, compiling"
@@ -103,7 +109,7 @@ def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
 def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
     """But again for another cohort; and other lines about a run are printed each time."""
     stream = Stream()
-    console = Console(runs_to_come(3, 30), stream)
+    console = Console(SIX, stream)
     for number, cohort in enumerate([10, 10, 5, 10]):
         console.start_runs([("fedavg", number)], 0, 30)
         console.announce(f"cohorts of {cohort}, one by one; {number} MiB")
@@ -114,8 +120,7 @@ def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
 
 
 @pytest.mark.parametrize("encoding, sign", [("utf-8", "±"), ("ascii", "+-"), ("cp1252", "±")])
-def test_final_table_lines_up_and_fits_the_encoding(monkeypatch, encoding, sign):
-    monkeypatch.setenv("COLUMNS", "120")
+def test_final_table_lines_up_and_fits_the_encoding(encoding, sign):
     stream = Stream(encoding)
     Console(stream=stream).print_table(study_of())
     *lines, note = stream.text().splitlines()
@@ -131,10 +136,7 @@ def test_notes_are_safe():
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_terminal_shows_a_live_display(monkeypatch, encoding):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_terminal_shows_a_live_display(encoding):
     stream = Stream(encoding, terminal=True)
     console = Console({("[red]é", seed): 30 for seed in range(1, 7)}, stream)
     with console:
@@ -146,18 +148,12 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
     assert "[bold]literal[/bold]" in text and "Effective" in text and "left 0:58 (study 5:58)" in text
 
 
-def measured(count):
-    """So many measurements of each run."""
-    return {f"measured/nearest_centroid_{i}/server": 0.123456 for i in range(count)}
-
-
 @pytest.mark.parametrize("columns", [40, 120, 280])
 def test_wide_tables_are_divided(monkeypatch, columns):
     """Into parts beside the arms' names, so that no cell is broken or cut; all in one where there is room."""
-    monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Stream(terminal=True)
-    Console(stream=stream).print_table(study_of(**measured(6)))
+    Console(stream=stream).print_table(study_of(**{f"measured/nearest_centroid_{i}/server": 0.12345 for i in range(6)}))
     lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", stream.text()).splitlines() if line.strip()]
     rows = [line for line in lines if line.split()[0] in ("fedavg", "feddecorr")]
     assert max(map(len, lines)) <= columns
@@ -165,11 +161,10 @@ def test_wide_tables_are_divided(monkeypatch, columns):
     assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
 
 
-def test_live_display_ends_on_an_error(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
+def test_live_display_ends_on_an_error():
     stream = Stream(terminal=True)
-    with pytest.raises(KeyboardInterrupt), Console(runs_to_come(1, 2), stream) as console:
-        console.start_runs([("fedavg", 0)], 0, 2)
+    with pytest.raises(KeyboardInterrupt), Console(SIX, stream) as console:
+        console.start_runs([("fedavg", 1)], 0, 30)
         raise KeyboardInterrupt
     *_, end = stream.text().split("\x1b[?25h")  # the cursor is back, and the bars are erased
     assert set(end.split("\x1b[")[1:]) == {"1A", "2K"}
@@ -177,8 +172,6 @@ def test_live_display_ends_on_an_error(monkeypatch):
 
 @pytest.fixture
 def screen(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     return Stream(terminal=True)
 

@@ -88,21 +88,6 @@ def config(tmp_path_factory):
     return f"--config={path}"
 
 
-@pytest.fixture(scope="module")
-def reference(config, tmp_path_factory):
-    """The folder of one process with so many devices, which was never stopped."""
-    made = {}
-
-    def study(devices, *arguments):
-        key = devices, *arguments
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("reference") / "study"
-            assert in_one(config, made[key], devices, *arguments) == 0
-        return made[key]
-
-    return study
-
-
 def in_one(config, workdir, devices, *arguments):
     """The exit status of one process."""
     return small_studies.start(config, f"--config.engine.devices={devices}", f"--workdir={workdir}", *arguments)
@@ -148,7 +133,10 @@ def numbers(run):
     return arrays
 
 
-def assert_agree(study, expected, tolerance=TOLERANCE):
+def assert_agree(study, config, devices, *arguments, tolerance=0.0):
+    """Its numbers are those of one process with so many devices, which was never stopped."""
+    expected = study.with_name("expected")
+    assert in_one(config, expected, devices, *arguments) == 0
     runs = [run.relative_to(study) for run in study.glob("*/seed*")]
     assert runs
     for run in runs:
@@ -158,7 +146,7 @@ def assert_agree(study, expected, tolerance=TOLERANCE):
             np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=f"{run} {name}")
 
 
-def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatch):
+def test_one_process_stops_and_two_go_on(config, tmp_path, monkeypatch):
     study = tmp_path / "study"
 
     def has_rows():
@@ -171,16 +159,16 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
     assert statuses == [0, 0] and "resumes after round 1" in outputs[0]
     assert [path.name for path in tmp_path.iterdir()] == ["study"]
     assert len(list(study.glob("*/seed*"))) == 2
-    assert_agree(study, reference(2, TOGETHER), tolerance=0)  # two summands have one order
+    assert_agree(study, config, 2, TOGETHER)  # to the bit: two summands have one order
 
 
-def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
+def test_a_process_that_dies_ends_the_others(config, tmp_path):
     """Both read one store on a shared folder; one process goes on with it, and with the states of its clients."""
     study = tmp_path / "study"
     statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 3")
     assert statuses == [1, -9] and errors[0] == "error: another process has ended; see its output\n"
     assert in_one(config, study, 2, *ON_DISK) == 0
-    assert_agree(study, reference(2, *ON_DISK), tolerance=0)
+    assert_agree(study, config, 2, *ON_DISK)
 
 
 @pytest.mark.long
@@ -253,7 +241,7 @@ def test_wrong_places(where, words, config, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
+def test_four_processes_stop_together_and_one_goes_on(config, tmp_path):
     study = tmp_path / "study"
     statuses, outputs, errors = in_many(config, study, (4, 1), *ONE_RUN, STOPS="process 1 in round 2")
     assert statuses == [launch.STOPPED] * 4
@@ -261,4 +249,4 @@ def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_pat
     assert "scaffold" not in outputs[1] and {*"".join(errors).splitlines()} <= {STOPPING}
     assert [path.name for path in tmp_path.iterdir()] == ["study"]  # the other processes have written nothing
     assert in_one(config, study, 4, *ONE_RUN) == 0
-    assert_agree(study, reference(4, *ONE_RUN))
+    assert_agree(study, config, 4, *ONE_RUN, tolerance=TOLERANCE)

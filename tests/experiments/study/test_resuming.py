@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import small_studies
+from conftest import check
 from small_studies import rows_of, write_config, write_data
 
 from experiments import launch
 from experiments.configs import quickstart
 from experiments.study.resolving import resolve
 from experiments.study.resuming import changed_layouts, check_resume
-from fedjax_collapse import UserError
 from fedjax_collapse.results.reading import layouts_of
 
 pytestmark = pytest.mark.slow
@@ -27,13 +27,11 @@ def test_must(tmp_path):
     config.seeds = (0, 1)
     study, fedavg = (resolve(config, tmp_path / "study", arms) for arms in (None, "fedavg"))
     check_resume("auto", study)
-    with pytest.raises(UserError, match=r"resume=must: .*study has nothing of fedavg seed 0, fedavg seed 1, feddecorr"):
-        check_resume("must", study)
+    check(r"resume=must: .*study has nothing of fedavg seed 0, fedavg seed 1, feddecorr", check_resume, "must", study)
     for run in fedavg.runs:
         run.folder.mkdir(parents=True)
     check_resume("must", fedavg)
-    with pytest.raises(UserError, match="has nothing of feddecorr seed 0, feddecorr seed 1 to resume from"):
-        check_resume("must", study)
+    check("has nothing of feddecorr seed 0, feddecorr seed 1 to resume from", check_resume, "must", study)
 
 
 @pytest.fixture

@@ -24,14 +24,11 @@ class FakeRun:
     """A run of the stub: rows by step."""
 
     def __init__(self, about):
-        self.about, self.rows, self.ended = about, [], None
-
-    @property
-    def step(self):
-        return self.rows[-1]["step"] + 1 if self.rows else 0
+        self.about, self.rows, self.ended, self.step = about, [], None, 0
 
     def log(self, row, step):
         self.rows.append({"step": step, **row})
+        self.step = step + 1
 
     def finish(self, exit_code):
         self.ended = exit_code
@@ -90,43 +87,35 @@ def wandb(monkeypatch):
 
 
 @pytest.mark.slow
-def test_tensorboard_has_every_round_of_every_run_once(start):
-    """Also of runs that go together and were killed after rounds that no checkpoint has, and asked for in between."""
+def test_sinks_have_every_round_of_every_run_once(start, wandb):
+    """Also of runs that go together and were killed after rounds that no checkpoint has."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     values = pytest.importorskip("tensorboard.util.tensor_util").make_ndarray
     with pytest.raises(KeyboardInterrupt):
-        start("--log=tensorboard", killed_in=3)
-    assert len(rows_of(Path("study", RUNS[0]))) == 3
-    assert start("--log=tensorboard") == 0
-    for run in RUNS:
-        (file,) = Path("study", run, "tensorboard").iterdir()
+        start("--log=tensorboard,wandb", killed_in=3)
+    assert {(len(run.rows), run.ended) for run in wandb.server.values()} == {(3, 1)}
+    assert start("--log=tensorboard,wandb") == 0
+    sent = {run.about["name"]: run for run in wandb.server.values()}
+    assert len(sent) == len(RUNS)
+    for name in RUNS:
+        (file,) = Path("study", name, "tensorboard").iterdir()
         events = accumulator.EventAccumulator(str(file), purge_orphaned_data=False).Reload()
-        rows, found = rows_of(Path("study", run)), {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
-        numbers = {name for row in rows for name, value in row.items() if name != "round" and value is not None}
+        rows, found = rows_of(Path("study", name)), {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
+        numbers = {key for row in rows for key, value in row.items() if key != "round" and value is not None}
         assert numbers < found.keys() and "time/train" in found and "time/round" not in found
-        for name in numbers:
-            expected = [(row["round"], np.float32(row[name])) for row in rows if row[name] is not None]
-            assert [(event.step, np.float32(values(event.tensor_proto))) for event in found[name]] == expected
+        for key in numbers:
+            expected = [(row["round"], np.float32(row[key])) for row in rows if row[key] is not None]
+            assert [(event.step, np.float32(values(event.tensor_proto))) for event in found[key]] == expected
         times = [event.wall_time for event in found["accuracy"]]
         assert times == sorted(times) and len(times) == 4
 
-
-@pytest.mark.slow
-def test_weights_and_biases_have_every_round_of_every_run_once(start, wandb):
-    with pytest.raises(KeyboardInterrupt):
-        start("--log=wandb", killed_in=3)
-    assert {(len(run.rows), run.ended) for run in wandb.server.values()} == {(3, 1)}
-    assert start("--log=wandb") == 0
-    runs = {run.about["name"]: run for run in wandb.server.values()}
-    assert len(runs) == len(RUNS)
-    for name in RUNS:
         arm, seed = name.split("/seed")
-        run = runs[f"{arm} seed {seed}"]
+        run = sent[f"{arm} seed {seed}"]
         assert (run.about["project"], run.about["group"], run.ended) == ("fedjax_collapse", "study", 0)
         strength = run.about["config"]["methods"]["feddecorr"]["strength"]
         assert (run.about["config"]["seed"], f"decorr strength={strength}") == (int(seed), arm)
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
-        assert [row["accuracy"] for row in run.rows] == [row["accuracy"] for row in rows_of(Path("study", name))]
+        assert [row["accuracy"] for row in run.rows] == [row["accuracy"] for row in rows]
 
 
 def test_a_service_that_does_not_answer_stops_nothing(start, wandb, capsys):

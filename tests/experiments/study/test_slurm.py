@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import small_studies
 import submitit
+from conftest import check
 from small_studies import error_of, write_config
 
 from experiments import launch
 from experiments.study import failures
 from experiments.study.processes import slurm
-from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -112,5 +112,4 @@ def _write_script(path, commands):
 
 def test_without_submitit(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
-        slurm.submit([], 1, "local", Path("study.jobs"))
+    check(r'pip install "fedjax_collapse\[slurm\]"', slurm.submit, [], 1, "local", Path("study.jobs"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import small_studies
-from small_studies import write_config
+from small_studies import error_of, write_config
 from unrendered import LAUNCHER, ROOT
 
 from experiments import launch
@@ -148,6 +148,5 @@ def test_wrong_input_is_one_line_and_status_2(command, capsys):
     done = run(command, "--workers=2", "--workdir=study", "--config.training.batch_size=0")
     assert done.returncode == 2 and "batch_size 0" in done.stderr and done.stderr.count("\n") == 1
     assert not Path("study").exists()
-    for argument, words in ("--workers=-1", "-1 is negative, expected >= 0"), ("--workers=2", "train runs separately"):
-        assert launch.main(["--config=config.py", argument, "--config.engine.runs=together"]) == 2
-        assert words in capsys.readouterr().err
+    assert launch.main(["--config=config.py", "--workers=2", "--config.engine.runs=together"]) == 2
+    error_of(capsys, "train runs separately")
