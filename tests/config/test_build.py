@@ -131,30 +131,22 @@ def test_clients_at_once():
     assert found == {"cpu": [1, 1, 1, 1], "gpu": [100, 10, 10, 10], "tpu": [10, 10, 1, 1]}
 
 
-WRONG = {
-    "no argument": ("data = dict(source='folder')", "'folder' lacks its path: expected folder:<path>"),
-    "needless argument": ("data = dict(source='digits:8')", "'digits:8': expected digits alone"),
-    "unknown source": ("data = dict(source='flder:/x')", "unknown data source 'flder': did you mean 'folder'"),
-    "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
-    "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
-    "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
-    "needless folder": ("data = dict(source='digits', folder='x')", "'x': data source digits reads no files"),
-    "no name": ("partition = dict(alpha=1.0)", "config.partition has no name"),
-    "no domains": ("partition = dict(name='domain')", "data source digits has no domains"),
+WRONG = {  # lines of a config
+    "data = dict(source='folder')": "'folder' lacks its path: expected folder:<path>",
+    "data = dict(source='digits:8')": "'digits:8': expected digits alone",
+    "data = dict(source='flder:/x')": "unknown data source 'flder': did you mean 'folder'",
+    "data = dict(source='isic2019:x')": "data.split_file is missing: isic2019 needs it",
+    "data = dict(source='digits', sed=1)": "unknown option of data 'sed': did you mean 'seed'",
+    "data = dict(source='glyphs', domains=('clean', 'clean'))": "each only once",
+    "data = dict(source='digits', folder='x')": "'x': data source digits reads no files",
+    "partition = dict(alpha=1.0)": "config.partition has no name",
+    "partition = dict(name='domain')": "data source digits has no domains",
+    "methods = dict(fedavg={})": "methods=dict(), without any",
+    "methods = dict(fedbn={})": 'server=dict(batch_norm="local")',
+    "methods = dict(freeze={})": 'freeze="head"',
+    "methods = dict(scafold={})": "unknown method 'scafold': did you mean 'scaffold'",
 }
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_data_and_partitions_are_one_line(case, own_cache):
-    changes, message = WRONG[case]
-    config = base.get_config()
-    exec(f"config.{changes}", {"config": config})
-    with one_line(re.escape(message)):
-        check_keys(plain(config))
-        build.federations(plain(config), [0])
-
-
-USUAL = {  # of other codes, in a config; and ours
+USUAL = {  # of other codes, at the top, in a section, in an arm and in a method of an arm; and ours
     "num_clients = 10": "clients",
     "comm_round = 10": "rounds",
     "join_ratio = 0.1": "participation",
@@ -171,15 +163,16 @@ USUAL = {  # of other codes, in a config; and ours
     "methods = {'ditto': {'lambda': 1}}": "strength",
     "arms = dict(a=dict(methods=dict(moon=dict(tau=0.5))))": "temperature",
 }
+MESSAGES = {line: re.escape(message) for line, message in WRONG.items()}
+MESSAGES |= {line: f"^unknown .*: did you mean '{name}'" for line, name in USUAL.items()}
 
 
-@pytest.mark.parametrize("line", USUAL)
-def test_names_of_other_codes_are_answered_with_ours(line):
-    """Wherever they stand: at the top, in a section, in an arm, and in a method of an arm."""
+@pytest.mark.parametrize("line", MESSAGES)
+def test_a_wrong_line_of_a_config_is_answered_in_one_line_and_usual_names_with_ours(line, own_cache):
     config = base.get_config()
     config.arms = dict(a=dict())
     exec(f"config.{line}", {"config": config})
-    with one_line(f"^unknown .*: did you mean '{USUAL[line]}'"):
+    with one_line(MESSAGES[line]):
         check_keys(plain(config))
         resolved = resolve_arm(plain(config), "a")
         build.federations(resolved, [0])

@@ -3,10 +3,10 @@
 import functools
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import long_where
+from test_study_configs import stand_in
 
 from experiments.benchmarks.published import PUBLISHED
 from experiments.config_files import CONFIGS
@@ -35,8 +35,12 @@ def label(path):
     return f"{path.parent.name}/{path.stem}"
 
 
+def module_of(path):
+    return importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}")
+
+
 def config_of(path, arg):
-    return importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").get_config(arg)
+    return module_of(path).get_config(arg)
 
 
 @pytest.mark.parametrize("arg", ["full", "offline"])
@@ -54,9 +58,8 @@ def test_only_its_full_version_is_compared_with_the_paper(path, arg):
 def test_every_row_of_the_paper_has_a_number_for_each_column(path):
     """Settings and further columns."""
     config = config_of(path, "full")
-    module = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}")
     columns = [*config["settings"], *config["paper"].get("columns", ())]
-    assert {len(row) for row in module.PAPER.values()} == {len(columns)}
+    assert {len(row) for row in module_of(path).PAPER.values()} == {len(columns)}
 
 
 @pytest.mark.parametrize("arg", ["full", "offline"])
@@ -116,33 +119,25 @@ def test_small_is_one_setting_of_offline_and_two_million_examples(name):
 
 def test_networks_of_the_published_settings_fit_their_images():
     """Every network with every shape of image, of all full configs; data are not read."""
-    made = set()
-    for path in FILES:
-        config = config_of(path, "full")
-        for _, _, cell in resolve(config, Path()).cells:
-            num_classes, shape = PUBLISHED[cell["data"]["source"]]
-            shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
-            key = repr((cell["network"], num_classes, shape))
-            if key not in made:
-                made.add(key)
-                facts = dict(input_dtype=float, task="classification")
-                stand_in = SimpleNamespace(num_classes=num_classes, input_shape=shape, **facts)
-                build.model(cell, stand_in)
+    made = {}
+    for cell in [cell.values for path in FILES for cell in resolve(config_of(path, "full"), Path()).cells]:
+        num_classes, shape = PUBLISHED[cell["data"]["source"]]
+        shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
+        made[repr((cell["network"], num_classes, shape))] = cell, stand_in(num_classes, shape)
     assert len(made) > 15
+    for given in made.values():
+        build.model(*given)
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_offline_data_can_be_divided_as_it_says(path):
     """For all seeds of every setting, on data that need no network; some client has a whole batch."""
     config = config_of(path, "offline")
-    seen = set()
-    for _, _, own in resolve(config, Path()).cells:
-        key = repr([own[name] for name in ("data", "partition", "clients")])
-        if key not in seen:
-            seen.add(key)
-            for federation in build.federations(own, config.seeds).values():
-                assert federation.num_clients == own["clients"]
-                assert federation.ownership.sizes.max() >= own["training"]["batch_size"]
+    cells, parts = resolve(config, Path()).cells, ("data", "partition", "clients")
+    for own in {repr([own[name] for name in parts]): own for _, _, own in cells}.values():
+        for federation in build.federations(own, config.seeds).values():
+            assert federation.num_clients == own["clients"]
+            assert federation.ownership.sizes.max() >= own["training"]["batch_size"]
 
 
 def small(path):

@@ -80,10 +80,6 @@ class Page(HTMLParser):
         if tag not in ("meta", "br"):
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self.open.pop()
-
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 

@@ -142,10 +142,9 @@ def test_an_arm_is_recommended_only_if_its_corrected_interval_is_on_the_better_s
     (of_some,) = recommendations(study.select(["base", "some"]))
     assert ": 1 of 1 arm (" in of_some and ": some +3.00 points (+0.52 to +5.48)." in of_some
     assert not recommendations(study, columns=[R]) and recommendations(study, columns=[R, ACCURACY])
-    losses = {arm: [dict(squared_error=value) for value in values] for arm, values in LIKE.items()}
-    for arm, rows in losses.items():
-        for seed, row in enumerate(rows):
-            write_run(tmp_path / "loss" / arm / f"seed{seed}", [row] * 2)
+    for arm, values in LIKE.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path / "loss" / arm / f"seed{seed}", [dict(squared_error=value)] * 2)
     (of_loss,) = recommendations(load(configure(tmp_path / "loss", rounds=2, arms={arm: {} for arm in LIKE})))
     assert "in squared error: 1 of 2 arms" in of_loss and of_loss.count("far −0.1 (−0.1") == 1
 

@@ -95,10 +95,8 @@ def test_systems_that_do_other_work_are_an_error(monkeypatch):
     ],
 )
 def test_scale_keeps_clients_while_they_have_a_batch(name, scale, expected):
-    scaled = WORKLOADS[name].scaled(scale)
-    assert (scaled.examples, scaled.clients, scaled.cohort) == expected
-    bare, expected_bare = (dataclasses.replace(of, examples=0, clients=0, cohort=0) for of in (scaled, WORKLOADS[name]))
-    assert bare == expected_bare
+    sizes = dict(zip(("examples", "clients", "cohort"), expected, strict=True))
+    assert WORKLOADS[name].scaled(scale) == dataclasses.replace(WORKLOADS[name], **sizes)
 
 
 def arms_of(command):

@@ -85,13 +85,10 @@ def wait_for_handler(process):
 
 @pytest.mark.parametrize("kind", ["full", "closed"])
 def test_an_output_that_cannot_be_written_does_not_end_the_study(kind, capsys):
-    if kind == "full":
-        stream = open("/dev/full", "w")  # noqa: SIM115
-    else:
-        end, start = os.pipe()
-        os.close(end)
-        stream = os.fdopen(start, "w")
-    with stream, Console({("a", 0): 2}, stream) as console:
+    end, start = os.pipe()
+    os.close(end)
+    files = {"full": "/dev/full", "closed": start}
+    with open(files[kind], "w") as stream, Console({("a", 0): 2}, stream) as console:
         console.note("first")
         console.note("second")
     error = capsys.readouterr().err

@@ -95,10 +95,7 @@ def test_a_config_may_name_own_functions(start, tmp_path):
     ("change", "message"),
     [
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        (
-            "config.network = dict(name='mlp', head='own_code:Leaving')",
-            "'own_code:Leaving': expected a class derived from",
-        ),
+        ("config.network = dict(name='mlp', head='own_code:Leaving')", "'own_code:Leaving': expected a class derived"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
         ("config.partition = dict(name='own_code:spread')", "partition own_code:spread: it is spread(view), expected"),
         ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),

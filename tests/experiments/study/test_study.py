@@ -49,12 +49,11 @@ def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
+    code = "import sys, pathlib; from experiments.study.processes.lock import only_process_in as only\n"
+    child = [sys.executable, "-c", f"{code}with only(pathlib.Path(sys.argv[1])): pass", str(folder)]
     with claimed(folder, plain(config)):
-        child = "import sys, pathlib; from experiments.study.processes.lock import only_process_in as only\n"
-        child += "with only(pathlib.Path(sys.argv[1])): pass"
-        second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
-        assert "another process runs this study" in second.stderr
-    assert subprocess.run([sys.executable, "-c", child, str(folder)]).returncode == 0
+        assert "another process runs this study" in subprocess.run(child, capture_output=True, text=True).stderr
+    assert subprocess.run(child).returncode == 0
     assert study.run_study(resolve(config, folder))
 
 
