@@ -25,7 +25,8 @@ _OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
 def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
     """With at most nine methods each; by themselves those of adapters, beside which the network is frozen, and one
-    with noise for all uploads, which allows no other reports.
+    with noise for all uploads, which allows no other reports; those that compare views among themselves, as what
+    others compute of two views is compiled for long, and magnifies rounding.
 
     A method among ``but`` that goes with none before it is left out.
     """
@@ -36,7 +37,10 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
             continue
         for place, algorithm in enumerate(composed):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
-            is_alone = any("adapters" in method.needs or method.has("perturb") for method in extended.methods.values())
+            has_views = {"views" in method.needs for method in extended.methods.values()}
+            is_alone = len(has_views) > 1 or any(
+                "adapters" in method.needs or method.has("perturb") for method in extended.methods.values()
+            )
             if len(algorithm.methods) < 9 and not is_alone and network_of(extended):
                 composed[place] = extended
                 break

@@ -276,24 +276,20 @@ def test_declarations_of_a_dispatch(name, federation):
 
 
 def test_the_command(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert command.main(["--config=experiments/configs/fedmr/table3.py:smoke", "--arm=fedavg,fedmr"]) == 0
-    heading, fedavg, fedmr = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert heading[0] == "cell" and (fedavg[0], fedmr[0]) == ("fmnist/fedavg", "fmnist/fedmr")
-    model, _, _, none, state, cohort, _ = (int(cell.replace(",", "")) for cell in fedavg[1:])
-    assert none == 0 and state == model + 1 and cohort == 10 * 2 * model
-    assert int(fedmr[4]) == 10 * 16 + 10 and fedmr[5] == fedavg[5]
-    assert command.main(["--config=experiments/configs/fedmr/table3.py:smoke", "--arm=fedav"]) == 2
-    error = capsys.readouterr().err
-    assert "did you mean 'fedavg'" in error and error.count("\n") == 1
-
-
-def test_the_command_has_the_papers_numbers_next_to_ours(capsys, monkeypatch):
+    """With the paper's numbers next to ours."""
     monkeypatch.setenv("COLUMNS", "200")
     paper = dict(source="X", comparable=True, metric="numbers_sent", values={"fmnist": {"fedmr": 1234567.0}})
     config = "--config=experiments/configs/fedmr/table3.py:smoke"
     assert command.main([config, "--arm=fedavg,fedmr", f"--config.paper={paper}"]) == 0
-    heading, fedavg, fedmr, note = capsys.readouterr().out.splitlines()
-    assert heading.split()[-4:] == ["dict", "paper", "cohort", "kept"] and fedmr.split()[6] == "1,234,567"
-    assert len(fedavg.split()) == len(fedmr.split()) - 1  # empty: the paper's number of it is not known
-    assert note == "Paper: X (numbers sent in one direction)."
+    heading, fedavg, fedmr, note = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heading[0] == "cell" and heading[-4:] == ["dict", "paper", "cohort", "kept"]
+    assert (fedavg[0], fedmr[0], fedmr[6]) == ("fmnist/fedavg", "fmnist/fedmr", "1,234,567")
+    model, _, _, none, state, cohort, _ = (
+        int(cell.replace(",", "")) for cell in fedavg[1:]
+    )  # the paper's is not known
+    assert none == 0 and state == model + 1 and cohort == 10 * 2 * model
+    assert int(fedmr[4]) == 10 * 16 + 10 and fedmr[5] == fedavg[5]
+    assert " ".join(note) == "Paper: X (numbers sent in one direction)."
+    assert command.main([config, "--arm=fedav"]) == 2
+    error = capsys.readouterr().err
+    assert "did you mean 'fedavg'" in error and error.count("\n") == 1

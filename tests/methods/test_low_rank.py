@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, forget_rounds, one_line
+from conftest import assert_same_bits, check, forget_rounds, one_line
 from engine_rounds import run_rounds
 from flax import linen
 
@@ -236,8 +236,7 @@ BESIDE = (  # methods next to it, or other options, and the line
 
 @pytest.mark.parametrize(("kind", "others", "algorithm", "message"), BESIDE)
 def test_what_does_not_go_with_methods_of_adapters_is_named(kind, others, algorithm, message):
-    with one_line(f"^{message}"):
-        algorithm.replace(methods={"it": kind(), **others}).check(network())
+    check(f"^{message}", algorithm.replace(methods={"it": kind(), **others}).check, network())
 
 
 def test_what_goes_with_methods_of_adapters():

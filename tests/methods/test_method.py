@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_same_bits, one_line
+from conftest import TRAINING, assert_same_bits, check, one_line
 from conftest import run_at_once as run
 from flax import struct
 
@@ -82,8 +82,7 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
     ],
 )
 def test_invalid_values_are_rejected(network, methods, training, message):
-    with one_line(message):
-        FedAvg(training, methods).check(network)
+    check(message, FedAvg(training, methods).check, network)
     with one_line("part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
         FedAvg(TRAINING, private="tail").check(network)
 

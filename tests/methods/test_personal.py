@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import check
 from engine_rounds import start_rounds
 from flax import linen
 from reference.personal_dispatch import combination
@@ -511,5 +511,4 @@ LEAST_BATCHES = ((1, {}, 2), (2, dict(order="hf"), 3), (1, dict(order="hf", hess
     ],
 )  # fmt: skip
 def test_what_a_method_does_not_support_is_rejected(method, options, message):
-    with one_line(f"^{message}"):
-        FedAvg(methods={"it": method}, **options).check(MODEL)
+    check(f"^{message}", FedAvg(methods={"it": method}, **options).check, MODEL)

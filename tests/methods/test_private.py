@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_same_bits, check, one_line
+from conftest import TRAINING, assert_same_bits, check
 from conftest import run_at_once as run
 
 from experiments.configs import base
@@ -170,8 +170,7 @@ def test_correlated_noise():
     np.testing.assert_allclose(found, np.linalg.solve(banded, np.array(independent)), rtol=1e-4, atol=1e-6)
     assert shared["b"].shape == (2, 2) and not shared["b"].any()
     assert np.linalg.norm(np.linalg.inv(banded).cumsum(axis=0)[-1]) < np.sqrt(rounds)  # less on the sum of all rounds
-    with one_line("bands with quantile"):
-        DPFedAvg(quantile=0.5, bands=2).check()
+    check("bands with quantile", DPFedAvg(quantile=0.5, bands=2).check)
 
 
 def test_the_share_of_the_bits():
@@ -184,5 +183,4 @@ def test_the_share_of_the_bits():
     bits = np.log(np.asarray(jax.vmap(clip)(jax.random.split(view.key, 400)))) / -0.2
     assert bits.std() == pytest.approx(1 / 20, rel=0.15)  # of the mean bit
     assert DPFedAvg(quantile=0.5).noise(50) == (1.0, 50, 1) and DPFedAvg(noise_cohort_size=90).noise(50) == (1.0, 90, 1)
-    with one_line(r"noise_multiplier 1 with quantile: expected less than twice .* 0.5"):
-        DPFedAvg(quantile=0.5).noise(10)
+    check(r"noise_multiplier 1 with quantile: expected less than twice .* 0.5", DPFedAvg(quantile=0.5).noise, 10)

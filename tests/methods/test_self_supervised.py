@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits, check, run_at_once
 from reference.rounds import TRAINING
 from reference.self_supervised import PlainBYOL, PlainSimSiam, PlainSSD, SiameseRounds, TorchSiamese, brighter
 
@@ -22,7 +22,6 @@ from fedjax_collapse import (
     losses,
     nn,
     self_supervised,
-    simulate,
 )
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses.contrastive import clipped_unit
@@ -128,17 +127,14 @@ def test_labels_are_never_read(federation):
     algorithm = FedAvg(AUGMENTED, {"byol": BYOL(), "feddecorr": FedDecorr(0.1)})
     other = federation._replace(train=federation.train._replace(labels=federation.train.labels[::-1]))
     measured = {"probe": linear_probe, "nc": neural_collapse, "layers": layers}
-    results = [
-        simulate(data, siamese(), algorithm, rounds=1, key=jax.random.key(0), measurements=measured)
-        for data in (federation, other)
-    ]
+    results = [run_at_once(data, siamese(), algorithm, measurements=measured) for data in (federation, other)]
     assert_same_bits(results[0].variables, results[1].variables)
     rows = [result.metrics[-1] for result in results]
     assert rows[0]["similarity"] == rows[1]["similarity"] and -1 <= rows[0]["similarity"] <= 1
     assert 0.25 < rows[0]["measured/probe/accuracy"] <= 1 and np.isnan(rows[0]["measured/probe/head_accuracy"])
     assert rows[0]["measured/nc/nc1"] > 0 and np.isnan(rows[0]["measured/nc/nc4"])
-    with one_line("measurement confusion: it compares classes, and this task has none"):
-        simulate(federation, siamese(), algorithm, rounds=1, key=jax.random.key(0), measurements={"it": confusion})
+    message = "measurement confusion: it compares classes, and this task has none"
+    check(message, run_at_once, federation, siamese(), algorithm, measurements={"it": confusion})
 
 
 @pytest.mark.parametrize(("algorithm", "model", "message"), [
@@ -149,5 +145,4 @@ def test_labels_are_never_read(federation):
     (FedAvg(AUGMENTED, {"it": SSD(distillation=0)}), siamese(dim=3), "SSD: 5 clients share 3 dimensions"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(federation, algorithm, model, message):
-    with one_line(message):
-        simulate(federation, model, algorithm, rounds=1, key=jax.random.key(0))
+    check(message, run_at_once, federation, model, algorithm)

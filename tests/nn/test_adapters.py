@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, check, one_line, run_at_once
+from conftest import assert_close, assert_same_bits, check, run_at_once
 from tiny_networks import compiled, initialize, least_model
 
 from experiments.benchmarks.compiling import programs
@@ -131,8 +131,7 @@ def test_how_a_is_drawn():
     ids=["rank", "names", "one name", "pattern", "groups"],
 )
 def test_what_cannot_be_adapted_is_one_line(module, options, message):
-    with one_line(message):
-        Model(module, (8, 8, 2), adapters=LoRA(**options)).variable_shapes()
+    check(message, Model(module, (8, 8, 2), adapters=LoRA(**options)).variable_shapes)
 
 
 @pytest.mark.parametrize("options", [dict(layers=()), dict(rank=0), dict(alpha=0.0), dict(dropout=1.0), dict(init="b")])
@@ -255,8 +254,7 @@ def test_a_network_with_adapters_needs_a_frozen_base(federation):
         (model, {}, "training.freeze 'none': network MLP has adapters, expected 'base' among its"),
         (plain, {"ffa_lora": FFALoRA()}, "method ffa_lora: network MLP has no adapters; set network.adapters, in Pyt"),
     ):
-        with one_line(f"^{message}"):
-            FedAvg(methods=methods).check(wrong)
+        check(f"^{message}", FedAvg(methods=methods).check, wrong)
 
 
 def test_models_of_clients_have_the_scales_of_their_ranks(federation):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits, check, one_line
 from reference.rounds import TRAINING
 
 from fedjax_collapse import Batch, FedAvg, Model, Outputs, nn
@@ -126,5 +126,4 @@ def test_wrong_values(federation, head, method, message):
 
 
 def test_a_single_class():
-    with one_line("1 classes on 1 features"):
-        Model(nn.MLP(1, head=ETF), (8, 8, 2)).initial_shapes()
+    check("1 classes on 1 features", Model(nn.MLP(1, head=ETF), (8, 8, 2)).initial_shapes)

@@ -37,9 +37,9 @@ def arrays_of(network):
     return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
 
 
-def torch_step(model, name, arrays, batch):
+def torch_step(model, name, options, arrays, batch):
     """Returns the same as ``training_step``, by PyTorch, from only the true rows."""
-    network = pytorch_networks.build(name, NUM_CLASSES, model.input_shape, **TINY[name].options).double()
+    network = pytorch_networks.build(name, NUM_CLASSES, model.input_shape, **options).double()
     pytorch_networks.load(network, arrays).train()
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout | pytorch_layers.DropPath):  # there is no key
@@ -58,26 +58,29 @@ def torch_step(model, name, arrays, batch):
     return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
 
 
-FOR_A_GPU = [(name, "product+xla+fused_norm") for name in ("mobilenet_v2", "resnet18")]
-
-
-@pytest.mark.parametrize(("name", "lowering"), [*((name, "xla") for name in KINDS), *FOR_A_GPU])
-def test_a_step_equals_torchs(float64, name, lowering):
-    """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows.
-
-    With XLA's convolutions, which compile fast; ``test_convolution.py`` has the others equal to them. And with
-    BatchNorm and ReLU together, as for a GPU.
-    """
-    model = tiny_model(name, **{} if name in ("mlp", "vit") else dict(lowering=lowering))
-    variables, batch = initialize(tiny_model(name)), batch_of(model.input_shape)
+def assert_step_equals_torchs(model, name, options, variables):
+    """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows."""
+    batch = batch_of(model.input_shape)
     outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
     arrays = pytorch_networks.arrays_in_order(model, variables)
-    expected_outputs, expected = torch_step(model, name, arrays, batch)
+    expected_outputs, expected = torch_step(model, name, options, arrays, batch)
     found = [field[batch.mask] for of in (outputs, later) for field in (of.features, of.logits)]
     assert_close(found, expected_outputs, 1e-9)
     assert_close(pytorch_networks.arrays_in_order(model, updated), expected, 1e-9)
     changes = [np.abs(new - old).max() for new, old in zip(expected, arrays, strict=True)]
     assert sum(change > 1e-5 for change in changes) > 0.8 * len(changes)  # so that the tolerance above is a strict one
+
+
+FOR_A_GPU = [(name, "product+xla+fused_norm") for name in ("mobilenet_v2", "resnet18")]
+
+
+@pytest.mark.parametrize(("name", "lowering"), [*((name, "xla") for name in KINDS), *FOR_A_GPU])
+def test_a_step_equals_torchs(float64, name, lowering):
+    """With XLA's convolutions, which compile fast; ``test_convolution.py`` has the others equal to them. And with
+    BatchNorm and ReLU together, as for a GPU.
+    """
+    model = tiny_model(name, **{} if name in ("mlp", "vit") else dict(lowering=lowering))
+    assert_step_equals_torchs(model, name, TINY[name].options, initialize(tiny_model(name)))
 
 
 @pytest.fixture(scope="module")

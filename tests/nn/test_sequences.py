@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, one_line
+from conftest import assert_close, check
 from reference.tokens import TorchLSTM, TorchTransformer
 from tiny_networks import compiled
 
@@ -151,8 +151,7 @@ def test_dropout_needs_a_key_and_training():
     ],
 )
 def test_wrong_options(network, dtype, message):
-    with one_line(message):
-        Model(network, (4,), input_dtype=dtype).variable_shapes()
+    check(message, Model(network, (4,), input_dtype=dtype).variable_shapes)
 
 
 PLACES = jnp.array([4, 0, 3, 6, 6, 6])  # of six tokens; three of the places are padding

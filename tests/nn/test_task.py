@@ -95,8 +95,7 @@ def test_wrong_outputs():
     of_tokens = (
         r"features have shape \[1, 3\], expected \[batch \* 6, d\], a row for each token .*predicts=\"every\" \(in a"
     )
-    with one_line(of_tokens):
-        next_word(WORDS).check(outputs, 9, 6)
+    check(of_tokens, next_word(WORDS).check, outputs, 9, 6)
     with one_line(r"features have shape \[6, 3\], expected \[batch, d\].*predicts=\"last\" \(in a"):
         CLASSIFICATION.check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 9)
     with one_line(r"shape \[1, 2, 3\], expected \[batch, d\], a row for each example as labels are$"):
@@ -119,8 +118,7 @@ def test_wrong_labels_of_tokens():
         (labels, labels[:, 1:], None, r"of an example have shapes \[6\] for training, \[5\] for the test"),
         (labels, labels, 10, "label 11 has no name among 10 class names"),
     ):
-        with one_line(message):
-            type(federation).from_inputs(inputs, own, [[0]], inputs, test, class_names=names[:count], pad=0)
+        check(message, type(federation).from_inputs, inputs, own, [[0]], inputs, test, class_names=names[:count], pad=0)
 
 
 def test_networks_of_tokens_and_one_label_of_an_example():

@@ -1,5 +1,6 @@
 """Initial weights from files of PyTorch: state dicts of ``to_torch`` and of torchvision's ResNets, and other files."""
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -8,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits, check, one_line
 from safetensors.torch import save_file
 from tiny_networks import TINY, batch_of, compiled, tiny_model
+from torch.nn.functional import batch_norm, conv2d, linear
 
-from fedjax_collapse import Model, UserError, load_pretrained, nn, save_weights
+from fedjax_collapse import Model, load_pretrained, nn, save_weights
 from fedjax_collapse.config.keys import NETWORKS
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn.adapters import LoRA
@@ -45,21 +47,22 @@ def state_dict(model: Model, variables: Variables) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_saved_weights_are_loaded(name, tmp_path):
-    """Of every network, by its name."""
-    model = tiny_model(name) if name in TINY else Model(NETWORKS[name](**TOKENS[name]), (5,), input_dtype="int32")
+    """Of every network, by its name; of one in PyTorch every array from either format, without counters of batches."""
+    model = TORCH.get(name) or Model(NETWORKS[name](**TOKENS[name]), (5,), input_dtype="int32")
     save_weights(tmp_path / "weights", variables := drawn(model))
-    assert_same_bits(loaded(model, tmp_path / "weights"), variables)
+    if name in TORCH:
+        torch.save(arrays := state_dict(model, variables), tmp_path / "net.pt")
+        save_file(arrays, tmp_path / "net.safetensors")
+    for file in tmp_path.iterdir():
+        assert_same_bits(loaded(model, file), variables)
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_to_torch_and_back(name, tmp_path):
-    """Every array, from either format; counters of batches are no weights."""
-    model = TORCH[name]
-    arrays = state_dict(model, variables := drawn(model))
-    torch.save(arrays, tmp_path / "net.pt")
-    save_file(arrays, tmp_path / "net.safetensors")
-    for file in ("net.pt", "net.safetensors"):
-        assert_same_bits(loaded(model, tmp_path / file), variables)
+@pytest.fixture
+def mlp(tmp_path):
+    """The file of an MLP in PyTorch, and its variables."""
+    variables = drawn(TORCH["mlp"])
+    torch.save(state_dict(TORCH["mlp"], variables), tmp_path / "net.pt")
+    return tmp_path / "net.pt", variables
 
 
 WRAPPED = {
@@ -82,12 +85,11 @@ def test_checkpoints(kind, is_zip, tmp_path):
 
 
 @pytest.mark.parametrize("change", [dict(num_classes=7), dict(head=nn.heads.ETF), dict(head=nn.heads.TwoHeads)])
-def test_another_classifier(change, tmp_path):
+def test_another_classifier(change, mlp):
     """It stays as it was, and the rest is loaded."""
-    variables = drawn(TORCH["mlp"])
-    torch.save(state_dict(TORCH["mlp"], variables), tmp_path / "net.pt")
+    file, variables = mlp
     with pytest.warns(UserWarning, match="net.pt: the classifier keeps its initial weights: "):
-        found = loaded(tiny_model("mlp", **change), tmp_path / "net.pt").params
+        found = loaded(tiny_model("mlp", **change), file).params
     for layer, arrays in found.items():
         if layer in ("Dense_0", "Dense_1"):
             assert_same_bits(arrays, variables.params[layer])
@@ -95,72 +97,46 @@ def test_another_classifier(change, tmp_path):
             assert not any(leaf.any() for leaf in jax.tree.leaves(arrays))
 
 
-def test_adapters_are_not_in_the_file(tmp_path):
-    variables = drawn(TORCH["mlp"])
-    torch.save(state_dict(TORCH["mlp"], variables), tmp_path / "net.pt")
-    adapters = LoRA(rank=2, layers=("Dense_1",))
-    found = loaded(Model(TORCH["mlp"].module, TORCH["mlp"].input_shape, adapters=adapters), tmp_path / "net.pt").params
+def test_adapters_are_not_in_the_file(mlp):
+    file, variables = mlp
+    adapted = dataclasses.replace(TORCH["mlp"], adapters=LoRA(rank=2, layers=("Dense_1",)))
+    found = loaded(adapted, file).params
     added = {name: found["Dense_1"].pop(name) for name in ("lora_a", "lora_b", "lora_scale")}
     assert not any(leaf.any() for leaf in added.values())
     assert_same_bits(found, variables.params)
 
 
-class Block(torch.nn.Module):
-    """torchvision's, by its names: basic with two convolutions, or a bottleneck with three."""
-
-    def __init__(self, inputs, outputs, stride, bottleneck):
-        super().__init__()
-        middle = outputs // 4 if bottleneck else outputs
-        shapes = [(inputs, middle, 1), (middle, middle, 3), (middle, outputs, 1)]
-        shapes = shapes if bottleneck else [(inputs, outputs, 3), (outputs, outputs, 3)]
-        self.count = len(shapes)
-        for index, (before, after, size) in enumerate(shapes, 1):
-            strides = stride if index == self.count - 1 else 1
-            self.add_module(f"conv{index}", torch.nn.Conv2d(before, after, size, strides, size // 2, bias=False))
-            self.add_module(f"bn{index}", torch.nn.BatchNorm2d(after))
-        self.downsample = None
-        if (stride, inputs) != (1, outputs):
-            conv = torch.nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.downsample = torch.nn.Sequential(conv, torch.nn.BatchNorm2d(outputs))
-
-    def forward(self, images):
-        outputs = images
-        for index in range(1, self.count + 1):
-            outputs = getattr(self, f"bn{index}")(getattr(self, f"conv{index}")(outputs))
-            outputs = outputs.relu() if index < self.count else outputs
-        return (outputs + (self.downsample(images) if self.downsample else images)).relu()
-
-
-class ResNet(torch.nn.Module):
-    """torchvision's, without the max-pool."""
-
-    def __init__(self, blocks, bottleneck, width=8, stem=3):
-        super().__init__()
-        self.conv1, self.bn1 = torch.nn.Conv2d(3, width, stem, 1, stem // 2, bias=False), torch.nn.BatchNorm2d(width)
-        self.stages, inputs = len(blocks), width
-        for stage, count in enumerate(blocks):
-            made, outputs = [], width * 2**stage * (4 if bottleneck else 1)
-            for index in range(count):
-                made.append(Block(inputs, outputs, 2 if stage and not index else 1, bottleneck))
-                inputs = outputs
-            self.add_module(f"layer{stage + 1}", torch.nn.Sequential(*made))
-        self.fc = torch.nn.Linear(inputs, 4)
-
-    def forward(self, images):
-        images = self.bn1(self.conv1(images)).relu()
-        for stage in range(self.stages):
-            images = getattr(self, f"layer{stage + 1}")(images)
-        return self.fc(images.mean((2, 3)))
-
-
 @functools.cache
-def resnet(blocks=(2, 1), bottleneck=False, stem=3):
-    """With weights of which no two tensors are equal."""
+def resnet(*options, **stem):
+    """A state dict by torchvision's names, of weights of which no two tensors are equal."""
     torch.manual_seed(0)
-    network = ResNet(blocks, bottleneck, stem=stem).eval()
-    for tensor in torch_networks.tensors(network):
+    model = our_resnet(*options, **stem)
+    tensors = torch_networks.tensors(torch_networks.twin(model))
+    for tensor in tensors:
         tensor.data.uniform_(0.5, 1.5) if tensor.ndim == 1 else tensor.data.normal_(0, 0.1)
-    return network
+    return dict(zip(of_torchvision(model).names.values(), tensors, strict=True))
+
+
+def logits_of(state, images, blocks=(2, 1)):
+    """torchvision's, without the max-pool: of basic blocks with two convolutions, or of bottlenecks with three."""
+
+    def normalized(images, conv, norm, stride=1):
+        images = conv2d(images, state[f"{conv}.weight"], None, stride, state[f"{conv}.weight"].shape[-1] // 2)
+        leaves = ("running_mean", "running_var", "weight", "bias")
+        return batch_norm(images, *(state[f"{norm}.{leaf}"] for leaf in leaves))
+
+    images = normalized(images, "conv1", "bn1").relu()
+    for stage, count in enumerate(blocks, 1):
+        for index in range(count):
+            block, outputs, stride = f"layer{stage}.{index}", images, 2 if stage > 1 and not index else 1
+            last = 3 if f"{block}.conv3.weight" in state else 2
+            for i in range(1, last + 1):
+                outputs = outputs.relu() if i > 1 else outputs
+                outputs = normalized(outputs, f"{block}.conv{i}", f"{block}.bn{i}", stride if i == last - 1 else 1)
+            if f"{block}.downsample.0.weight" in state:
+                images = normalized(images, f"{block}.downsample.0", f"{block}.downsample.1", stride)
+            images = (outputs + images).relu()
+    return linear(images.mean((2, 3)), state["fc.weight"], state["fc.bias"]).detach().numpy()
 
 
 def our_resnet(kind=nn.ResNet18, blocks=(2, 1), **options):
@@ -169,15 +145,15 @@ def our_resnet(kind=nn.ResNet18, blocks=(2, 1), **options):
     return Model(module, (8, 8, 3))
 
 
-@pytest.mark.parametrize(("kind", "bottleneck"), [(nn.ResNet18, False), (nn.ResNet50, True)])
-def test_torchvisions_resnets(kind, bottleneck, tmp_path):
+@pytest.mark.parametrize("kind", [nn.ResNet18, nn.ResNet50])
+def test_torchvisions_resnets(kind, tmp_path):
     """Logits as torchvision's, of every kind of block: with and without a shortcut, of stride 2."""
-    torch.save(resnet(bottleneck=bottleneck).state_dict(), tmp_path / "resnet.pth")
+    torch.save(resnet(kind), tmp_path / "resnet.pth")
     model, batch = our_resnet(kind), batch_of((8, 8, 3), garbage=0)
     arguments = loaded(model, tmp_path / "resnet.pth"), batch
     outputs, _ = compiled(functools.partial(model.apply, train=False), *arguments)(*arguments)
     images = torch.tensor(np.array(batch.inputs)).permute(0, 3, 1, 2)
-    assert_close(outputs.logits, resnet(bottleneck=bottleneck)(images).detach().numpy(), 1e-4)
+    assert_close(outputs.logits, logits_of(resnet(kind), images), 1e-4)
 
 
 def test_torchvisions_names():
@@ -191,38 +167,43 @@ def test_torchvisions_names():
 
 def refused(model, file, message):
     """Raises in one line that begins with the file's name."""
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(f"^{file}.*{message}") as error:
         load_pretrained(model, file)
-    assert "\n" not in str(error.value) and str(error.value).startswith(str(file)) and len(str(error.value)) < 900
+    assert len(str(error.value)) < 900
+
+
+def mlp_state():
+    return state_dict(TORCH["mlp"], drawn(TORCH["mlp"]))
 
 
 @pytest.mark.filterwarnings("ignore:.*classifier keeps its initial")
 @pytest.mark.parametrize(
-    ("model", "change", "message"),
+    ("saved", "model", "message"),
     [
-        (our_resnet(), {"stem": 7}, r"of torchvision: wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
-        (our_resnet(blocks=(3, 1)), {}, r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all\);"),
-        (our_resnet(norm="none"), {}, r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
-        (tiny_model("mlp", norm="batch"), {}, r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp.* ha"),
+        (lambda: resnet(stem_size=7), our_resnet(), r"wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
+        (resnet, our_resnet(blocks=(3, 1)), r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all"),
+        (resnet, our_resnet(norm="none"), r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
+        (
+            resnet,
+            tiny_model("mlp", norm="batch"),
+            r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp.* h",
+        ),
+        (mlp_state, tiny_model("mlp", hidden=(12, 9)), r"of to_torch: wrong backbone.3.bias \[8\], expected \[9\], .*"),
+        (
+            mlp_state,
+            TORCH["small_cnn"],
+            r"missing backbone.1.weight .*unexpected backbone.1.bias|missing .*in all\); un",
+        ),
     ],
 )
-def test_what_does_not_fit_is_named(model, change, message, tmp_path):
-    torch.save(resnet(**change).state_dict(), file := tmp_path / "resnet.pt")
+def test_what_does_not_fit_is_named(saved, model, message, tmp_path):
+    torch.save(saved(), file := tmp_path / "net.pt")
     refused(model, file, message)
-
-
-@pytest.mark.filterwarnings("ignore:.*classifier keeps its initial")
-def test_another_twin_is_named(tmp_path):
-    torch.save(state_dict(TORCH["mlp"], drawn(TORCH["mlp"])), file := tmp_path / "net.pt")
-    refused(tiny_model("mlp", hidden=(12, 9)), file, r"of to_torch: wrong backbone.3.bias \[8\], expected \[9\], .*")
-    refused(
-        TORCH["small_cnn"], file, r"missing backbone.1.weight .*unexpected backbone.1.bias|missing .*in all\); unex"
-    )
 
 
 def test_a_max_pool_is_pointed_out(tmp_path):
     """7x7 convolutions of torchvision have one, and 3x3 ones have none."""
-    torch.save(resnet(stem=7).state_dict(), tmp_path / "resnet.pt")
+    torch.save(resnet(stem_size=7), tmp_path / "resnet.pt")
     with pytest.warns(
         UserWarning, match="torchvision only with stem_stride=2 and a max-pool after the stem, which the"
     ):
@@ -246,7 +227,7 @@ def test_code_is_not_run_and_damage_is_one_line(tmp_path, monkeypatch):
         torch.save(content, tmp_path / "net.pt")
         refused(TORCH["mlp"], tmp_path / "net.pt", message)
     assert not Path("sprung").exists()
-    torch.save(state_dict(TORCH["mlp"], drawn(TORCH["mlp"])), tmp_path / "net.pt")
+    torch.save(mlp_state(), tmp_path / "net.pt")
     whole = (tmp_path / "net.pt").read_bytes()
     middle = len(whole) // 2
     for content in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], whole[:4]):
@@ -259,16 +240,14 @@ def test_code_is_not_run_and_damage_is_one_line(tmp_path, monkeypatch):
         refused(TORCH["mlp"], tmp_path / "net.pt", "not a readable safetensors, npz or PyTorch file")
 
 
-def test_pytorch_is_not_needed_otherwise(tmp_path, monkeypatch):
+def test_pytorch_is_not_needed_otherwise(mlp, tmp_path, monkeypatch):
     """One line says so, of either format."""
-    arrays = state_dict(TORCH["mlp"], variables := drawn(TORCH["mlp"]))
-    torch.save(arrays, tmp_path / "net.pt")
-    save_file(arrays, tmp_path / "net.safetensors")
+    pickled, variables = mlp
+    save_file(mlp_state(), tmp_path / "net.safetensors")
     save_weights(tmp_path / "own", variables)
     monkeypatch.setitem(sys.modules, "torch", None)
     for module in ("torch_files", "torch_networks"):
         monkeypatch.delitem(sys.modules, f"fedjax_collapse.nn.interchange.{module}", raising=False)
-    for file in ("net.pt", "net.safetensors"):
-        with one_line(r'PyTorch is not installed: pip install "fedjax_collapse.export."'):
-            load_pretrained(TORCH["mlp"], tmp_path / file)
+    for file in (pickled, tmp_path / "net.safetensors"):
+        check(r'PyTorch is not installed: pip install "fedjax_collapse.export."', load_pretrained, TORCH["mlp"], file)
     assert_same_bits(loaded(TORCH["mlp"], tmp_path / "own"), variables)

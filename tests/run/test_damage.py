@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, check
 from small_studies import rows_of, start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
@@ -120,8 +120,7 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(opening):
     for round in ("2", "4"):
         flip(place / "checkpoints" / round / "state" / "_METADATA", random.Random(0))
     before = tree(place)
-    with pytest.raises(UserError, match=r"4/state/_METADATA: differs .* no checkpoint is whole: restore it, or remove"):
-        open_folder()
+    check(r"4/state/_METADATA: differs .* no checkpoint is whole: restore it, or remove", open_folder)
     assert tree(place) == before
 
 
@@ -139,8 +138,7 @@ def test_a_damaged_lost_or_doubled_row_is_named(opening, change, words):
     lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (place / "metrics.jsonl").write_bytes(b"".join(change(lines)))
     before = tree(place)
-    with pytest.raises(UserError, match=rf"metrics\.jsonl, {words}"):
-        open_folder()
+    check(rf"metrics\.jsonl, {words}", open_folder)
     assert tree(place) == before
 
 

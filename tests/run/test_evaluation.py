@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close
+from conftest import assert_close, check
 from flax import struct
 from small_studies import rows_of
 from test_divergence import Wrong
@@ -200,8 +200,7 @@ def test_recalibration_needs_statistics_at_the_server(federation):
         ("none", nn.MLP(4), "recalibrate: network MLP has no BatchNorm"),
         ("batch_norm", nn.SmallCNN(4), "there is nothing to measure"),
     ):
-        with pytest.raises(fc.UserError, match=message):
-            run(federation, FedAvg(methods={"it": Recalibrate()}, private=private), network=network)
+        check(message, run, federation, FedAvg(methods={"it": Recalibrate()}, private=private), network=network)
 
 
 def test_last_best_and_mean_of_the_last_ten(tmp_path):

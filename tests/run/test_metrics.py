@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import check
 from small_studies import tree
 
 from fedjax_collapse import UserError
@@ -211,12 +212,10 @@ def test_measurements_have_any_shape_and_keep_it(tmp_path):
         ({"file": 1.0}, "measurement 'file': this name is taken"),
         ({"norm": "large"}, "measurement 'norm' is of type <U5, expected numbers"),
     ):
-        with pytest.raises(UserError, match=message):
-            add(history, 6, wrong)
+        check(message, add, history, 6, wrong)
     assert len(history.rows) == 2 and tree(tmp_path) == before
     resumed = resume(tmp_path, 4)
-    with pytest.raises(UserError, match="'confusion' has shape"):
-        add(resumed, 6, {"confusion": 0.0})
+    check("'confusion' has shape", add, resumed, 6, {"confusion": 0.0})
 
 
 def test_nan_is_null_on_disk_and_nan_again_after_a_resume(tmp_path):
@@ -234,8 +233,7 @@ def test_a_file_that_is_missing_or_short_is_noticed_and_nothing_is_removed(tmp_p
     filled(tmp_path, 8)
     (tmp_path / "spectra" / "000006.npz").unlink()
     before = tree(tmp_path)
-    with pytest.raises(UserError, match="its checkpoint is of round 8, its metrics end at 4"):
-        resume(tmp_path, 8)
+    check("its checkpoint is of round 8, its metrics end at 4", resume, tmp_path, 8)
     assert tree(tmp_path) == before
     assert resume(tmp_path, 4).arrays("spectra")["round"].tolist() == [2, 4]
 

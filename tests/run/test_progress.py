@@ -7,8 +7,9 @@ from pathlib import Path
 
 import jax
 import pytest
+from conftest import check
 
-from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
+from fedjax_collapse import FedAvg, LocalTraining, simulate
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.run.progress import show_progress
 from fedjax_collapse.run.runs import Run
@@ -39,8 +40,7 @@ def test_a_line_for_every_evaluation_where_there_is_no_terminal(federation, netw
     assert lines(capsys) == ["mine: compiling", "mine: no further evaluation"]
     simulate(*given, rounds=3, **options | dict(progress=False))
     assert lines(capsys) == []
-    with pytest.raises(UserError, match="simulate: progress 'yes': expected bool"):
-        simulate(*given, rounds=3, **options | dict(progress="yes"))
+    check("simulate: progress 'yes': expected bool", simulate, *given, rounds=3, **options | dict(progress="yes"))
     assert "progress" not in keys()
 
 

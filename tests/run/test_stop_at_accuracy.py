@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import small_studies
-from conftest import assert_same_bits
+from conftest import assert_same_bits, check
 from small_studies import write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
@@ -49,8 +49,7 @@ def test_stop_at_accuracy_ends_there_with_the_bits_of_the_whole_run(federation, 
 
 def test_wrong_stop_at_accuracy_is_named(federation, model):
     for value in (-0.1, 1.1, np.nan, 90):
-        with pytest.raises(UserError, match=r"stop_at_accuracy .* is outside \[0, 1\]"):
-            run(federation, model, stop_at_accuracy=value)
+        check(r"stop_at_accuracy .* is outside \[0, 1\]", run, federation, model, stop_at_accuracy=value)
     runs = [Run(federation, ALGORITHM, jax.random.key(seed)) for seed in range(2)]
     hardware = Hardware(engine.Chunked(1), engine.Vectorized())
     with pytest.raises(UserError, match=r"end at different rounds: choose engine\.runs=separate"):

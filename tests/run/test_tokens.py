@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, one_line, run_at_once
+from conftest import assert_close, assert_same_bits, check, run_at_once
+from engine_rounds import run_rounds
 from reference.tokens import sentences
 
 import fedjax_collapse as fc
-from fedjax_collapse import FedAvg, FedDecorr, Model, UserError, measurements, methods, next_word, nn
+from fedjax_collapse import FedAvg, FedDecorr, Model, engine, measurements, methods, next_word, nn
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
 from fedjax_collapse.config.loading import LoadedRun
 from fedjax_collapse.core.records import Batch
@@ -75,8 +76,7 @@ def test_evaluation_is_streamed(federation, model, variables):
 def test_a_loaded_run_predicts_every_token(federation, model, variables):
     run = LoadedRun(model, federation, FedAvg(), variables, None, {}, None, Path())
     logits = run.predict(federation.test.inputs)
-    with pytest.raises(UserError, match="features: every token has a label, expected data with one label per example"):
-        run.features()
+    check("features: every token has a label, expected data with one label per example", run.features)
     assert logits.shape == (70, LENGTH, WORDS + 4)
     _, expected, _ = of_targets(federation, model, variables)
     assert_close(logits[np.asarray(federation.test.labels) != 0], expected, 1e-6)
@@ -113,8 +113,7 @@ def test_padding_changes_nothing(federation, model, variables):
         )
     ]
     for result in results[1:]:
-        for a, b in zip(*(jax.tree.leaves(jax.device_get(r.variables)) for r in (results[0], result)), strict=True):
-            assert np.array_equal(a, b)
+        assert_same_bits(result.variables, results[0].variables)
     tables = [of.params["Embedding_0"]["table"] for of in (results[0].variables, variables)]
     assert not np.array_equal(*tables)
 
@@ -129,9 +128,10 @@ def test_tokens_that_no_target_needs_are_left_out(federation):
     for kind in (nn.PflTransformer, ComputesEveryToken):
         network = kind(WORDS + 4, embedding=8, depth=1, heads=2, mlp_width=12, dropout=0.2)
         model = Model(network, (LENGTH,), task=next_word(WORDS), input_dtype="int32")
-        found.append(run_at_once(federation._replace(train=train), model, FedAvg(TRAINING, added), rounds=2))
-    assert_close(found[0].variables, found[1].variables, 1e-5)
-    assert found[0].metrics[-1]["train/accuracy"] == pytest.approx(found[1].metrics[-1]["train/accuracy"])
+        data = federation._replace(train=train)
+        found.append(run_rounds(data, model, FedAvg(TRAINING, added), engine.Vectorized()))
+    assert_close(found[0].state.server.variables, found[1].state.server.variables, 1e-5)
+    assert_close(found[0].record.metrics["accuracy"], found[1].record.metrics["accuracy"], 1e-6)
 
 
 def test_classes_are_counted_by_token(federation, model):
@@ -152,20 +152,21 @@ def test_clients_are_tested_on_their_own_sentences(federation, model):
     oov_or_end = np.array([np.isin(labels[rows], [WORDS + 1, WORDS + 3]).sum() for rows in tests])
     own = {name: values[-1] for name, values in result.own_tests.items()}
     assert own["received/size"].tolist() == (targets - oov_or_end).tolist() and targets[2] == 0
+    assert np.isnan(own["received/loss"]).tolist() == [False, False, True, False, False]
     assert row["own_accuracy"] == pytest.approx(row["server_accuracy"]) and row["accuracy"] > 0
     assert np.nansum(own["received/loss"] * targets) / targets.sum() == pytest.approx(row["loss"])
-    with pytest.raises(UserError, match="several labels cannot be divided by class; give tests"):
-        run_at_once(federation, model, FedAvg(TRAINING, private="head"), rounds=1)
+    message = "several labels cannot be divided by class; give tests"
+    check(message, run_at_once, federation, model, FedAvg(TRAINING, private="head"))
 
 
 @pytest.mark.parametrize("name", ["neural_collapse", "cka"])
 def test_measurements_of_examples_are_rejected(federation, model, name):
-    with one_line("leave it out"):
-        run_at_once(federation, model, FedAvg(TRAINING), rounds=1, measurements={name: getattr(measurements, name)})
+    measured = {name: getattr(measurements, name)}
+    check("leave it out", run_at_once, federation, model, FedAvg(TRAINING), measurements=measured)
 
 
 def test_a_network_of_classes_is_rejected(federation):
     network = nn.ShakespeareLSTM(WORDS + 4, hidden=4, predicts="last")
     for task in (fc.CLASSIFICATION, next_word(WORDS)):
-        with pytest.raises(UserError, match=r"features have shape \[1, 4\], expected \[batch \* 6, d\]"):
-            run_at_once(federation, Model(network, (LENGTH,), task=task, input_dtype="int32"), FedAvg(), rounds=1)
+        model = Model(network, (LENGTH,), task=task, input_dtype="int32")
+        check(r"features have shape \[1, 4\], expected \[batch \* 6, d\]", run_at_once, federation, model, FedAvg())

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import check, one_line
 from small_studies import error_of, rows_of, start, write_config
 
 from experiments.commands import extract, show_partition
@@ -73,8 +73,7 @@ def test_examples_without_classes_are_drawn_from_all():
     ],
 )
 def test_wrong_fractions(labels, fraction, message):
-    with one_line(message):
-        source_of(labels).with_validation(fraction)
+    check(message, source_of(labels).with_validation, fraction)
 
 
 def test_clients_own_none_of_it_and_seeds_and_arms_have_the_same():
@@ -162,8 +161,7 @@ def test_the_servers_model_is_scored_and_a_stopped_run_continues_with_the_same_b
     files = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "parts")]
     assert files[0] == files[1]
     relabelled = federation._replace(common_validation=held_out._replace(labels=held_out.labels[::-1]))
-    with pytest.raises(UserError, match="common_validation"):
-        train(relabelled, model, rounds=5, folder=tmp_path / "parts")
+    check("common_validation", train, relabelled, model, rounds=5, folder=tmp_path / "parts")
     unvalidated = train(federation._replace(common_validation=None), model)
     rows = [{**row, "validation_accuracy": 0} for row in (*unvalidated.metrics, *whole.metrics)]
     assert rows[:4] == rows[4:]
@@ -172,10 +170,8 @@ def test_the_servers_model_is_scored_and_a_stopped_run_continues_with_the_same_b
 def test_models_and_tests_of_each_client_have_rows_of_their_own_instead(federation, model):
     message = r"data.validation_fraction: .* accuracy is of the {}.*; expected 0, and own_tests=dict\(name='split'"
     personal = FedAvg(LocalTraining(epochs=1), private="head")
-    with pytest.raises(UserError, match=message.format("personal models")):
-        simulate(federation, model, personal, rounds=1, key=jax.random.key(0))
-    with pytest.raises(UserError, match=message.format("models that clients receive")):
-        train(federation.with_tests([np.arange(5)] * 4), model)
+    check(message.format("personal models"), simulate, federation, model, personal, rounds=1, key=jax.random.key(0))
+    check(message.format("models that clients receive"), train, federation.with_tests([np.arange(5)] * 4), model)
     private = FedAvg(LocalTraining(epochs=1), methods={"dp_fedavg": DPFedAvg()})
     with pytest.raises(UserError, match=r"data.validation_fraction: scores on examples that are held out"):
         simulate(federation, model, private, rounds=1, key=jax.random.key(0), name="private")
