@@ -23,6 +23,7 @@ from fedjax_collapse.schema.options import with_options
 pytestmark = pytest.mark.slow
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9)
+ONLY_SIMPLEX = with_options(ETF, projector_dim=0)
 
 
 def test_the_simplex():
@@ -74,23 +75,16 @@ def test_every_network_takes_every_head(name):
 
 def test_options_of_heads(federation):
     """The linear one is the network's own layer, to the same bits under each name."""
-    models = {
-        head: Model(nn.ResNet20(4, blocks=(1,), strides=(1,), kernel_init="kaiming_fan_in", head=head), (8, 8, 2))
-        for head in (
-            "linear",
-            Linear,
-            with_options(Linear, use_bias=False),
-            with_options(ETF, projector_dim=0),
-            Simplex,
-        )
-    }
-    first, second, without_bias, fixed, cosines = models.values()
+    first, second, without_bias, fixed, cosines = (
+        Model(nn.ResNet20(4, blocks=(1,), strides=(1,), kernel_init="kaiming_fan_in", head=head), (8, 8, 2))
+        for head in ("linear", Linear, with_options(Linear, use_bias=False), ONLY_SIMPLEX, Simplex)
+    )
     key = jax.random.key(0)
     assert_same_bits(first.init(key), second.init(key))
     assert list(head_shapes(first)) == ["Dense_0/bias", "Dense_0/kernel"]
     assert list(head_shapes(without_bias)) == ["Dense_0/kernel"] and list(head_shapes(fixed)) == ["head/scale"]
     check("part head: the network has no such layer", cosines.mask, "head")
-    assert models[with_options(ETF, projector_dim=0)] is fixed
+    assert fixed == fixed.with_module(head=with_options(ETF, projector_dim=0))
 
 
 def test_a_config_names_heads(tmp_path, monkeypatch):

@@ -169,9 +169,8 @@ def test_fused_batch_norm_rounds_as_little(dtype, tolerance):
     values = np.random.default_rng(0).normal(300, 1, size=(64, 8, 8, 3))
     inputs, cotangent = jnp.asarray(values, dtype), jnp.asarray(np.cos(values), dtype)
     mask, scale, shift = jnp.ones(64, bool), jnp.ones(3), jnp.full(3, 299.0)
-    (outputs, mean, variance), pull = jax.vjp(
-        lambda i: normalize_fused(i, mask, scale, scale, shift, 1e-5, True), inputs
-    )
+    fused = functools.partial(normalize_fused, mask=mask, scale=scale, bias=scale, shift=shift, epsilon=1e-5, relu=True)
+    (outputs, mean, variance), pull = jax.vjp(fused, inputs)
     (gradient,) = pull((cotangent, jnp.zeros(3), jnp.zeros(3)))
     assert outputs.dtype == gradient.dtype == jnp.dtype(dtype) and mean.dtype == variance.dtype == jnp.float32
     with jax.enable_x64(True):
@@ -192,9 +191,10 @@ def test_padding_rows_change_nothing_in_fused_batch_norm():
     rows = mask.reshape(2, 6, 1, 1, 1)
 
     def one(inputs, mask, cotangent):
-        outputs, pull = jax.vjp(
-            lambda *a: normalize_fused(a[0], mask, *a[1:], jnp.zeros(3), 1e-5, True), inputs, *params
-        )
+        def fused(inputs, *params):
+            return normalize_fused(inputs, mask, *params, jnp.zeros(3), 1e-5, True)
+
+        outputs, pull = jax.vjp(fused, inputs, *params)
         return outputs, pull((cotangent, jnp.ones(3), jnp.ones(3)))
 
     params = jnp.full(3, 1.5), jnp.full(3, 0.1)

@@ -6,21 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_networks
 import torch
 from conftest import assert_close, assert_same_bits, long_where
-from tiny_networks import (
-    FAST_COMPILATION,
-    KINDS,
-    LARGE,
-    NUM_CLASSES,
-    TINY,
-    batch_of,
-    compiled,
-    initialize,
-    least_model,
-    tiny_model,
-    training_step,
-)
+from tiny_networks import KINDS, NUM_CLASSES, TINY, compiled, initialize, least_model, tiny_model
 
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
 from fedjax_collapse.engine.cohort import no_models
@@ -29,12 +18,6 @@ from fedjax_collapse.nn.interchange import torch_layers as pytorch_layers
 from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
 pytestmark = pytest.mark.slow
-
-
-def arrays_of(network):
-    """Its weights and running statistics, in the order and with the axes of ``pytorch_networks.load``."""
-    arrays = [tensor.detach().numpy().copy() for tensor in pytorch_networks.tensors(network)]
-    return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
 
 
 def torch_step(model, name, options, arrays, batch):
@@ -55,13 +38,15 @@ def torch_step(model, name, options, arrays, batch):
     with torch.no_grad():
         later = network.eval().represent(images)
         outputs = [features, logits, later, network.head(later)]
-    return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
+    arrays = [tensor.detach().numpy() for tensor in pytorch_networks.tensors(network)]
+    arrays = [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
+    return [tensor.detach().numpy() for tensor in outputs], arrays
 
 
 def assert_step_equals_torchs(model, name, options, variables):
     """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows."""
-    batch = batch_of(model.input_shape)
-    outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
+    batch, step = tiny_networks.batch_of(model.input_shape), functools.partial(tiny_networks.training_step, model)
+    outputs, updated, later = compiled(step, variables, batch)(variables, batch)
     arrays = pytorch_networks.arrays_in_order(model, variables)
     expected_outputs, expected = torch_step(model, name, options, arrays, batch)
     found = [field[batch.mask] for of in (outputs, later) for field in (of.features, of.logits)]
@@ -107,7 +92,7 @@ def lowered_round(federation, model, variables):
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 
-@pytest.mark.parametrize("name", long_where(LARGE, KINDS))
+@pytest.mark.parametrize("name", long_where(tiny_networks.LARGE, KINDS))
 def test_a_federated_round(federation_of, name):
     """Finite, away from the start, without one convolution of XLA's, which are slow with a weight per client.
 
@@ -117,7 +102,7 @@ def test_a_federated_round(federation_of, name):
     variables = jax.device_get(initialize(model))
     lowered, arguments = lowered_round(federation_of(TINY[name].size), model, variables)
     assert "stablehlo.convolution" not in lowered.as_text()
-    run = lowered.compile(compiler_options=FAST_COMPILATION)
+    run = lowered.compile(compiler_options=tiny_networks.FAST_COMPILATION)
     state, record, _ = run(*arguments)
     for before, after in zip(jax.tree.leaves(variables), jax.tree.leaves(state.server.variables), strict=True):
         assert np.isfinite(after).all() and not np.array_equal(before, after)

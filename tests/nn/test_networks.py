@@ -12,6 +12,7 @@ import torch
 from conftest import assert_close, check
 from test_network_training import assert_step_equals_torchs
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
+from torch.nn.functional import batch_norm, group_norm
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, nn, simulate
 from fedjax_collapse.core import masks
@@ -106,14 +107,13 @@ NORMAL = dict(resnet20="fan_in", efficientnet_b0="fan_out")
 def test_initialisation(float64, name, options):
     """Each weight and bias has the distribution of PyTorch's network."""
     mode = "fan_out" if options else NORMAL.get(name)
-    params = jax.device_get(initialize(tiny_model(name, **options)).params)
-    for path, kernel in jax.tree.leaves_with_path(params):
-        path = [key.key for key in path]
-        if path[-1] != "kernel":
+    params = masks.by_path(initialize(tiny_model(name, **options)).params)
+    for path, kernel in params.items():
+        layer = path.removesuffix("/kernel")
+        if layer == path:
             continue
         fan_in, fan_out = np.prod(kernel.shape[:-1]), np.prod(kernel.shape[:-2]) * kernel.shape[-1]
-        is_head = len(path) == 2 and path[0].startswith("Dense")
-        bias = functools.reduce(dict.__getitem__, path[:-1], params).get("bias", np.zeros(0))
+        is_head, bias = layer.startswith("Dense"), params.get(f"{layer}/bias", np.zeros(0))
         if mode is None or (is_head and mode == "fan_out"):
             check_uniform(kernel, 1 / np.sqrt(fan_in))
         else:
@@ -161,23 +161,27 @@ def test_a_step_with_other_options_equals_torchs(float64, name, image_shape, opt
 def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
     """Between each product, without a bias, and its ReLU; BatchNorm also in evaluation, by its running statistics."""
     model, rng = Model(nn.MLP(4, hidden=(6, 8), norm=norm), (2, 2, 3)), np.random.default_rng(0)
-    variables, batch = initialize(model), batch_of((2, 2, 3))
+    batch = batch_of(model.input_shape)
+    variables, mask = initialize(model), np.array(batch.mask)
     variables = variables._replace(params=jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), variables.params))
-    made = {"batch": torch.nn.BatchNorm1d, "group": lambda width: torch.nn.GroupNorm(2, width)}[norm]
-    name, layers, own = {"batch": "BatchNorm", "group": "GroupNorm"}[norm], [], variables.params
-    for i, (inputs, outputs) in enumerate(((12, 6), (6, 8))):
-        dense, normalisation = torch.nn.Linear(inputs, outputs, bias=False), made(outputs)
-        dense.weight.data = torch.tensor(own[f"Dense_{i}"]["kernel"].T)
-        assert own[f"Dense_{i}"].keys() == {"kernel"}
-        normalisation.weight.data = torch.tensor(own[f"{name}_{i}"]["scale"])
-        normalisation.bias.data = torch.tensor(own[f"{name}_{i}"]["bias"])
-        layers += [dense, normalisation, torch.nn.ReLU()]
-    network, mask = torch.nn.Sequential(*layers).double(), np.array(batch.mask)
-    inputs = torch.tensor(np.array(batch.inputs)[mask].reshape(mask.sum(), -1))
+    own = jax.tree.map(torch.tensor, variables.params)
+    running = [(torch.zeros(n).double(), torch.ones(n).double()) for n in (6, 8)]
+
+    def features(train):
+        rows = torch.tensor(np.array(batch.inputs)[mask].reshape(mask.sum(), -1))
+        for i, statistics in enumerate(running):
+            (rows,), made = (rows @ kernel for kernel in own[f"Dense_{i}"].values()), own[f"{norm.title()}Norm_{i}"]
+            if norm == "batch":
+                rows = batch_norm(rows, *statistics, made["scale"], made["bias"], train)
+            else:
+                rows = group_norm(rows, 2, made["scale"], made["bias"])
+            rows = rows.relu()
+        return rows.numpy()
+
     outputs, statistics = model.apply(variables, batch, train=True)
-    assert_close(outputs.features[mask], network(inputs).detach().numpy(), 1e-12)
+    assert_close(outputs.features[mask], features(True), 1e-12)
     outputs, _ = model.apply(variables._replace(batch_stats=statistics), batch, train=False)
-    assert_close(outputs.features[mask], network.eval()(inputs).detach().numpy(), 1e-12)
+    assert_close(outputs.features[mask], features(False), 1e-12)
     assert 0 < mask.sum() < len(mask)
 
 
@@ -359,14 +363,9 @@ def test_published_vits(size, patch, image_shape, with_1000_classes):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == with_1000_classes
 
 
-@pytest.fixture(scope="module")
-def micro_vit():
-    return jax.device_get(Model(nn.ViT(4, size="micro", depth=1), (8, 8, 3)).init(jax.random.key(0)))
-
-
-def test_initialisation_of_a_vit(micro_vit):
+def test_initialisation_of_a_vit():
     """Normal of 0.02 and biases of 0; PyTorch's default in the patches and in the classifier."""
-    found = masks.by_path(micro_vit.params)
+    found = masks.by_path(initialize(Model(nn.ViT(4, size="micro", depth=1), (8, 8, 3))).params)
     for path, leaf in found.items():
         if path.endswith("scale"):
             assert (leaf == 1).all()

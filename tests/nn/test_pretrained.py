@@ -285,6 +285,7 @@ def test_interpolation(new, old):
         ("torchvision", "encoder.pos_embedding", "cubic_corners"),
         ("timm", "pos_embed", "cubic_antialias"),
         ("hugging_face", "vit.embeddings.position_embeddings", "cubic"),
+        ("vision_transformer", "Transformer/posembed_input/pos_embedding", "corners"),
     ],
 )
 def test_positions_are_interpolated_as_by_the_library(whose, name, kind, tmp_path):

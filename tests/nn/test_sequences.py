@@ -63,27 +63,12 @@ def test_sinusoids():
     assert_close(sinusoids(3, 4)[2], [np.sin(2), np.cos(2), np.sin(0.02), np.cos(0.02)], 1e-6)
 
 
-NETWORKS = {
-    "stackoverflow": (
-        nn.StackOverflowLSTM(IDS, embedding=4, hidden=6, layers=2),
-        lambda variables: TorchLSTM.of(variables, layers=2, has_dense=True),
-    ),
-    "tied": (
-        nn.StackOverflowLSTM(IDS, embedding=4, hidden=6, tied=True),
-        lambda variables: TorchLSTM.of(variables, layers=1, has_dense=True, is_tied=True),
-    ),
-    "shakespeare": (
-        nn.ShakespeareLSTM(IDS, hidden=6),
-        lambda variables: TorchLSTM.of(variables, layers=2, has_dense=False),
-    ),
-    "leaf": (
-        nn.ShakespeareLSTM(IDS, hidden=6, predicts="last"),
-        lambda variables: TorchLSTM.of(variables, layers=2, has_dense=False, only_last=True),
-    ),
-    "transformer": (
-        nn.PflTransformer(IDS, embedding=8, depth=2, heads=2, mlp_width=12),
-        lambda variables: TorchTransformer.of(variables, heads=2),
-    ),
+NETWORKS = {  # and the options of PyTorch's
+    "stackoverflow": (nn.StackOverflowLSTM(IDS, embedding=4, hidden=6, layers=2), dict(layers=2, has_dense=True)),
+    "tied": (nn.StackOverflowLSTM(IDS, embedding=4, hidden=6, tied=True), dict(layers=1, has_dense=True, is_tied=True)),
+    "shakespeare": (nn.ShakespeareLSTM(IDS, hidden=6), dict(layers=2, has_dense=False)),
+    "leaf": (nn.ShakespeareLSTM(IDS, hidden=6, predicts="last"), dict(layers=2, has_dense=False, only_last=True)),
+    "transformer": (nn.PflTransformer(IDS, embedding=8, depth=2, heads=2, mlp_width=12), dict(heads=2)),
 }
 
 
@@ -91,7 +76,7 @@ NETWORKS = {
 def test_forward_and_gradients_equal_torchs(float64, name):
     import torch
 
-    network, make = NETWORKS[name]
+    network, options = NETWORKS[name]
     model, rng = model_of(network), np.random.default_rng(0)
     variables = jax.tree.map(lambda leaf: jnp.asarray(0.4 * rng.normal(size=leaf.shape)), model.variable_shapes())
     tokens = rng.integers(0, IDS, (ROWS, LENGTH))
@@ -104,7 +89,7 @@ def test_forward_and_gradients_equal_torchs(float64, name):
         return jnp.sum(weights * outputs.logits), outputs
 
     (_, outputs), gradient = compiled(jax.value_and_grad(total, has_aux=True), variables)(variables)
-    twin = make(variables)
+    twin = (TorchTransformer if name == "transformer" else TorchLSTM).of(variables, **options)
     features, logits = twin(torch.tensor(tokens))
     (torch.tensor(weights) * logits).sum().backward()
     assert_close(outputs.features, features.detach().numpy(), 1e-12)

@@ -4,22 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from conftest import assert_close, check, one_line
+from conftest import assert_close, check
 from reference.tokens import sentences
 
-from fedjax_collapse import (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    REGRESSION,
-    Batch,
-    FedAvg,
-    Federation,
-    Model,
-    Outputs,
-    next_word,
-    nn,
-)
-from fedjax_collapse.core.records import Examples
+from fedjax_collapse import CLASSIFICATION, MULTI_LABEL, REGRESSION, FedAvg, Federation, Model, next_word, nn
+from fedjax_collapse.core.records import Batch, Examples, Outputs
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses import masked_mean, summed_binary_cross_entropy
 from fedjax_collapse.nn.task import NEXT_CHARACTER, named
@@ -91,22 +80,21 @@ def test_several_labels():
 
 
 def test_wrong_outputs():
-    outputs = Outputs(jnp.zeros((1, 3)), jnp.zeros((1, 9)))
-    of_tokens = (
-        r"features have shape \[1, 3\], expected \[batch \* 6, d\], a row for each token .*predicts=\"every\" \(in a"
-    )
-    check(of_tokens, next_word(WORDS).check, outputs, 9, 6)
-    with one_line(r"features have shape \[6, 3\], expected \[batch, d\].*predicts=\"last\" \(in a"):
-        CLASSIFICATION.check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 9)
-    with one_line(r"shape \[1, 2, 3\], expected \[batch, d\], a row for each example as labels are$"):
-        CLASSIFICATION.check(Outputs(jnp.zeros((1, 2, 3)), jnp.zeros((1, 9))), 9)
-    with one_line(r"logits have shape \[9\], expected \[10\]"):
-        next_word(6).check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 10, 6)
-    batch = Batch(jnp.zeros((1, 2)), jnp.zeros((1, 4)), jnp.ones(1, bool))
-    check(r"logits \[9\] of labels \[4\], expected a logit for each label", MULTI_LABEL.loss, outputs, batch)
-    check("recall at 5 of 4 labels; lower top", MULTI_LABEL.score, outputs, batch)
-    with one_line(r"labels \[4\] of an example, expected one integer, its class; or take task="):
-        CLASSIFICATION.loss(outputs, batch)
+    def outputs(*rows):
+        return Outputs(jnp.zeros((*rows, 3)), jnp.zeros((rows[0], 9)))
+
+    one, batch = outputs(1), Batch(jnp.zeros((1, 2)), jnp.zeros((1, 4)), jnp.ones(1, bool))
+    of_tokens, of_rows = r"\[batch \* 6, d\], a row for each token .*predicts=\"every\" \(in a", r"\[batch, d\]"
+    for message, function, *arguments in (
+        (rf"features have shape \[1, 3\], expected {of_tokens}", next_word(WORDS).check, one, 9, 6),
+        (rf"\[6, 3\], expected {of_rows}.*predicts=\"last\" \(in a", CLASSIFICATION.check, outputs(6), 9),
+        (rf"3\], expected {of_rows}, a row for each example as labels are$", CLASSIFICATION.check, outputs(1, 2), 9),
+        (r"logits have shape \[9\], expected \[10\]", next_word(6).check, outputs(6), 10, 6),
+        (r"logits \[9\] of labels \[4\], expected a logit for each label", MULTI_LABEL.loss, one, batch),
+        ("recall at 5 of 4 labels; lower top", MULTI_LABEL.score, one, batch),
+        (r"labels \[4\] of an example, expected one integer, its class; or take", CLASSIFICATION.loss, one, batch),
+    ):
+        check(message, function, *arguments)
 
 
 def test_wrong_labels_of_tokens():
@@ -129,20 +117,17 @@ def test_networks_of_tokens_and_one_label_of_an_example():
     of_examples = Federation.from_inputs(inputs, labels, of_tokens.owned_rows(), inputs, labels, class_names=names)
     for predicts, federation, other in (("every", of_examples, "last"), ("last", of_tokens, "every")):
         network = nn.ShakespeareLSTM(len(names), hidden=2, predicts=predicts)
-        with one_line(f'expected .*; shakespeare_lstm has them with predicts="{other}"'):
-            start(federation, Model(network, federation.input_shape, input_dtype="int32"))
+        model = Model(network, federation.input_shape, input_dtype="int32")
+        check(f'expected .*; shakespeare_lstm has them with predicts="{other}"', start, federation, model)
 
 
 def test_ids_beyond_the_vocabulary():
     """Which the table of the embedding would replace by its last row."""
     tokens, labels = np.array([[1, 2, 3], [4, 5, 9]]), np.array([0, 1])
-    for of_train, of_test, name, found in (
-        (tokens, tokens, "train", "1 to 9"),
-        (tokens % 9, tokens - 2, "test", "-1 to 7"),
-    ):
-        federation = Federation.from_inputs(of_train, labels, [[0, 1]], of_test, labels)
-        network = nn.ShakespeareLSTM(2, vocabulary=9, hidden=2, predicts="last")
-        message = rf"data: {name} inputs have ids {found}, expected 0 to 8; correct them, or set vocabulary="
+    network = nn.ShakespeareLSTM(2, vocabulary=9, hidden=2, predicts="last")
+    for train, test, found in ((tokens, tokens, "train .* 1 to 9"), (tokens % 9, tokens - 2, "test .* -1 to 7")):
+        federation = Federation.from_inputs(train, labels, [[0, 1]], test, labels)
+        message = rf"data: {found}, expected 0 to 8; correct them, or set vocabulary="
         check(message, start, federation, Model(network, (3,), input_dtype="int32"))
     federation = Federation.from_inputs(tokens, labels, [[0, 1]], tokens, labels)
     start(federation, Model(network.clone(vocabulary=10), (3,), input_dtype="int32"))
@@ -152,8 +137,8 @@ def test_a_task_of_classes_needs_some():
     inputs = np.ones((4, 3))
     no_classes = Federation.from_inputs(inputs, np.arange(4), [range(4)], inputs, np.arange(4), class_names=())
     for classes in (0, 3):
-        with one_line(r"data: the task predicts classes, but there are no class_names; give integers as"):
-            start(no_classes, Model(nn.MLP(classes, hidden=(2,)), (3,)))
+        message = "data: the task predicts classes, but there are no class_names; give integers as"
+        check(message, start, no_classes, Model(nn.MLP(classes, hidden=(2,)), (3,)))
     start(no_classes, Model(nn.MLP(1, hidden=(2,)), (3,), task=REGRESSION))
 
 

@@ -183,17 +183,9 @@ def mlp_state():
         (lambda: resnet(stem_size=7), our_resnet(), r"wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
         (resnet, our_resnet(blocks=(3, 1)), r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all"),
         (resnet, our_resnet(norm="none"), r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
-        (
-            resnet,
-            tiny_model("mlp", norm="batch"),
-            r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp.* h",
-        ),
+        (resnet, tiny_model("mlp", norm="batch"), r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp"),
         (mlp_state, tiny_model("mlp", hidden=(12, 9)), r"of to_torch: wrong backbone.3.bias \[8\], expected \[9\], .*"),
-        (
-            mlp_state,
-            TORCH["small_cnn"],
-            r"missing backbone.1.weight .*unexpected backbone.1.bias|missing .*in all\); un",
-        ),
+        (mlp_state, TORCH["small_cnn"], r"missing backbone.1.weight .*unexpected backbone.1|missing .*in all\); unex"),
     ],
 )
 def test_what_does_not_fit_is_named(saved, model, message, tmp_path):
@@ -204,9 +196,7 @@ def test_what_does_not_fit_is_named(saved, model, message, tmp_path):
 def test_a_max_pool_is_pointed_out(tmp_path):
     """7x7 convolutions of torchvision have one, and 3x3 ones have none."""
     torch.save(resnet(stem_size=7), tmp_path / "resnet.pt")
-    with pytest.warns(
-        UserWarning, match="torchvision only with stem_stride=2 and a max-pool after the stem, which the"
-    ):
+    with pytest.warns(UserWarning, match="torchvision only with stem_stride=2 and a max-pool after the stem, which"):
         load_pretrained(our_resnet(stem_size=7), tmp_path / "resnet.pt")
 
 
