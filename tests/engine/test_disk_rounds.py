@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check, one_line
+from conftest import assert_same_bits, check
 from small_store import save_small_store
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Scaffold, engine, nn, simulate
@@ -82,16 +82,14 @@ def test_an_interrupted_run_resumes_to_the_same_bits(folder, tmp_path, algorithm
 @pytest.mark.slow
 def test_states_larger_than_the_disk_are_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(client_states.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with one_line(r"about 9 clients, .* GiB are free") as error:
-        run(folder, algorithm=SCAFFOLD, folder=tmp_path / "run")
-    assert "\n" not in str(error.value) and not (tmp_path / "run" / "run.json").exists()
+    check("about 9 clients, .* GiB are free", run, folder, algorithm=SCAFFOLD, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_client_that_diverges_is_named():
     losses = np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])
-    record = engine.RoundRecord(
-        {"task_loss": losses}, np.array([[1, 1, 0], [2, 2, 0]]), np.array([[4, 7, 9], [2, 8, 9]])
-    )
+    steps, clients = np.array([[1, 1, 0], [2, 2, 0]]), np.array([[4, 7, 9], [2, 8, 9]])
+    record = engine.RoundRecord({"task_loss": losses}, steps, clients)
     assert find_nonfinite(record, 6, 1.0, "accuracy") == Suspicion(6, (8,), ("task_loss",))
     record.metrics["task_loss"][1, 1] = 0
     assert find_nonfinite(record, 6, np.nan, "accuracy") == Suspicion(6, (2, 8), ())
@@ -137,7 +135,5 @@ def test_wrong_choices_are_one_line(folder, message, options):
 
 
 def test_examples_in_memory_are_not_on_disk(federation):
-    with one_line("the examples are not in a store on disk, choose 'host'"):
-        simulate(
-            federation, Model(nn.MLP(4), federation.input_shape), FedAvg(), rounds=1, key=OPTIONS["key"], storage="disk"
-        )
+    given, options = (federation, Model(nn.MLP(4), federation.input_shape), FedAvg()), OPTIONS | dict(storage="disk")
+    check("the examples are not in a store on disk, choose 'host'", simulate, *given, **options)

@@ -26,9 +26,8 @@ def cohort(rule, num_clients, round=0):
 )
 def test_cohorts(num_clients, fraction, limit, round):
     """Of distinct clients and padding, as many as there is room for; a smaller limit leaves out some of the same."""
-    whole, cut = (
-        cohort(Participation(fraction, engine.Poisson(at)), num_clients, round) for at in (num_clients, limit)
-    )
+    rules = (Participation(fraction, engine.Poisson(most)) for most in (num_clients, limit))
+    whole, cut = (cohort(rule, num_clients, round) for rule in rules)
     drawn, left = set(whole[whole < num_clients].tolist()), cut[cut < num_clients].tolist()
     assert len(whole) == num_clients and len(cut) == min(num_clients, limit)
     assert set(left) <= drawn and len(left) == len(set(left)) == min(len(drawn), len(cut))
@@ -108,16 +107,13 @@ def test_sums_are_divided_by_the_expected_number(federation, network):
     """Federated averaging of three clients that are weighted like five moves 3 / 5 as far as with equal weights."""
     variables = network.init(jax.random.key(0))
     assert Participation(0.6).expected_size(5) == 3
-    lost = Participation(1.0, engine.Poisson(), upload_loss=0.3)
-    result = run_at_once(
-        federation, network, FedAvg(TRAINING, weighting="expected"), participation=lost, variables=variables
+    lost = Participation(1.0, upload_loss=0.3)
+    result, equal = (
+        run_at_once(federation, network, FedAvg(TRAINING, weighting=w), participation=rule, variables=variables)
+        for w, rule in (("expected", lost.replace(sampler=engine.Poisson())), ("equal", lost))
     )
     arrived = result.clients["arrived"][0] == 1
     assert 0 < arrived.sum() < 5
-    equal = run_at_once(
-        federation, network, FedAvg(TRAINING, weighting="equal"), variables=variables,
-        participation=Participation(1.0, upload_loss=0.3),
-    )  # fmt: skip
     assert (equal.clients["arrived"][0] == arrived).all()
     shrunk = jax.tree.map(lambda new, old: (new - old) * arrived.sum() / 5, equal.variables.params, variables.params)
     assert_close(jax.tree.map(jnp.subtract, result.variables.params, variables.params), shrunk, 1e-6)

@@ -9,52 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import TRAINING, assert_close, one_line
+from conftest import TRAINING, one_line
 
 from experiments.study import layouts
-from fedjax_collapse import FedAvg, Federation, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse import FedAvg, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
-from fedjax_collapse.methods.personal.fedper import FedPer
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, initialize, prepare, simulate_runs
 
 pytestmark = pytest.mark.slow
 
 SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
-KEPT = FedAvg(TRAINING.replace(momentum_reset=False), {"fedper": FedPer("mean")})  # with states of all kinds at clients
-
-
-@pytest.fixture(scope="module")
-def on_host(federation):
-    """The federation, its examples on the host."""
-    train, test = federation.train, federation.test
-    return Federation.from_arrays(
-        *map(np.asarray, train[:2]), federation.owned_rows(), *map(np.asarray, test[:2]), train.mean, train.std,
-        storage="host",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), KEPT])
-def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_path):
-    """Examples and client states on the host, also after a stop; and a run that changes from one to the other.
-
-    In float32: 64-bit floats do not survive the threads that read a checkpoint.
-    """
-    arguments = dict(rounds=4, participation=0.6, evaluate_every=2, key=jax.random.key(0), checkpoint_every=1)
-    expected = simulate(federation, network, algorithm, storage="device", **arguments)
-    assert isinstance(on_host.train.inputs, np.ndarray)
-    for name, data, storage in (("host", on_host, "auto"), ("states", federation, "host")):
-        folder = tmp_path / name
-        stopped = simulate(
-            data, network, algorithm, storage=storage, folder=folder, should_stop=lambda: True, **arguments
-        )
-        assert stopped.rounds_done < 4
-        result = simulate(data, network, algorithm, storage=storage, folder=folder, **arguments)
-        assert_close(result.variables, expected.variables, 1e-5)
-        assert_close(result.clients, expected.clients, 1e-5)
-        assert_close(result.spectra, expected.spectra, 1e-4)
-    simulate(federation, network, algorithm, folder=tmp_path / "both", should_stop=lambda: True, **arguments)
-    result = simulate(on_host, network, algorithm, folder=tmp_path / "both", **arguments)
-    assert_close(result.variables, expected.variables, 1e-5)
 
 
 def announced(federation, network, client_map, storage="auto", algorithm=None, participation=1.0):

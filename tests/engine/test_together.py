@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_studies
 from conftest import assert_close
+from test_lost_uploads import UNRELIABLE
 
 from experiments import launch
 from experiments.configs import quickstart
@@ -23,7 +24,7 @@ from fedjax_collapse.run.simulation import Hardware, Run, Schedule, simulate_run
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = dict(rounds=3, participation=0.6, evaluate_every=2)
+OPTIONS = dict(rounds=3, participation=UNRELIABLE, evaluate_every=2)
 SCHEDULE = Schedule(**OPTIONS)
 RUN_MAPS = {
     "chunked": engine.Chunked(2),  # with a run that only pads
@@ -35,18 +36,15 @@ def training(number):
     return LocalTraining(epochs=1, batch_size=8, learning_rate=0.02 * (number + 1), momentum=0.5)
 
 
-METHODS = {
-    "feddecorr": lambda i: FedAvg(training(i), {"feddecorr": FedDecorr(0.1 * (i + 1), "official")}),
-    "fedmr": lambda i: FedAvg(training(i), {"fedmr": FedMR(inter=0.1 * (i + 1))}),
-    "scaffold": lambda i: FedAvg(training(i), {"scaffold": Scaffold()}),
-    "fedlc": lambda i: FedAvg(training(i), {"fedlc": FedLC(counts="global")}),  # clients report before the first round
-}
-
-
-def composed(number):
-    """All of them in one run."""
-    methods = [make(number).methods for make in METHODS.values()]
-    return FedAvg(training(number), {name: method for own in methods for name, method in own.items()})
+def composed(number, *names):
+    """All of these methods in one run, or some."""
+    methods = {
+        "feddecorr": FedDecorr(0.1 * (number + 1), "official"),
+        "fedmr": FedMR(inter=0.1 * (number + 1)),
+        "scaffold": Scaffold(),
+        "fedlc": FedLC(counts="global"),  # clients report before the first round
+    }
+    return FedAvg(training(number), {name: methods[name] for name in names or methods})
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def partitions(federation):
 
 @pytest.mark.parametrize("run_map", RUN_MAPS)
 def test_runs_that_go_together_are_the_runs_alone(float64, partitions, network, run_map, compiled):
-    """Other seeds, other numbers, other partitions: to 1e-9 in float64, and compiled once."""
+    """Of other seeds, numbers and partitions: to 1e-9 in float64, and compiled once; each loses its own uploads."""
     group = [Run(f, composed(i), jax.random.key(i)) for i, f in enumerate(partitions)]
     assert len({structure(run) for run in group}) == 1
     results = simulate_runs(group, network, SCHEDULE, Hardware(engine.Chunked(1), RUN_MAPS[run_map]))
@@ -76,10 +74,10 @@ def test_runs_that_go_together_are_the_runs_alone(float64, partitions, network, 
 
 
 def test_runs_of_another_structure_do_not_go_together(federation, partitions):
-    first = Run(federation, METHODS["feddecorr"](0), jax.random.key(0))
-    assert structure(first) == structure(first._replace(algorithm=METHODS["feddecorr"](1), key=jax.random.key(1)))
+    first = Run(federation, composed(0, "feddecorr"), jax.random.key(0))
+    assert structure(first) == structure(first._replace(algorithm=composed(1, "feddecorr"), key=jax.random.key(1)))
     for other in (
-        first._replace(algorithm=METHODS["fedmr"](0)),
+        first._replace(algorithm=composed(0, "fedmr")),
         first._replace(algorithm=FedAvg(training(0), {"feddecorr": FedDecorr(0.0, "official")})),  # left out
         first._replace(algorithm=FedAvg(training(0).replace(batch_size=4), first.algorithm.methods)),
         first._replace(federation=federation.with_partition(federation.owned_rows(), 50)),

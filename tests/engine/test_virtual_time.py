@@ -1,7 +1,5 @@
 """Virtual seconds of a round, from the steps and the speed of its clients; uploads behind the deadline are lost."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,17 +41,6 @@ def test_without_a_speed_there_is_no_time(federation, network):
     assert left == default.metrics
     assert_same_bits(timed.variables, default.variables)
     assert_same_bits(timed.clients, default.clients)
-
-
-def test_a_resumed_run_counts_on(federation, network, tmp_path):
-    rule = Participation(0.6, clock=engine.Clock(0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7))
-    whole = run(federation, network, rule, rounds=5, folder=tmp_path / "whole")
-    count = iter(range(9))
-    run(federation, network, rule, rounds=5, folder=tmp_path / "parts", should_stop=lambda: next(count) == 2)
-    resumed = run(federation, network, rule, rounds=5, folder=tmp_path / "parts")
-    assert times(resumed) == times(whole)
-    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
-    assert rows[0] == rows[1] and json.loads(rows[0].splitlines()[-1])["virtual/seconds"] == times(whole)[-1][1]
 
 
 @pytest.mark.parametrize(

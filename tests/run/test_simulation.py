@@ -29,7 +29,11 @@ TRAINING = fc.LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentu
 ARMS = {
     "fedavg": FedAvg(TRAINING, server_optimizer=None),
     "feddecorr": FedAvg(TRAINING, {"feddecorr": fc.FedDecorr(0.1, "official")}),
-    "remembering": FedAvg(TRAINING, {"fedmr": FedMR(1e-3, 0.5, lite=3), "fedproc": fc.FedProc(4.0), "moon": MOON()}),
+    "remembering": FedAvg(
+        TRAINING.replace(momentum_reset=False),
+        {"fedmr": FedMR(1e-3, 0.5, lite=3), "fedproc": fc.FedProc(4.0), "moon": MOON()},
+        private="Dense_0/bias",
+    ),
 }
 
 
@@ -104,8 +108,12 @@ def assert_final(folder, variables):
 
 @pytest.mark.parametrize(("arm", "stop_after"), [("fedavg", 3), ("remembering", 1)])
 def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_after, tmp_path):
-    whole = run(federation, model, arm, folder=tmp_path / "whole", participation=0.6)
-    count, options = iter(range(1, 9)), dict(folder=tmp_path / "parts", participation=0.6)
+    """Also in the virtual seconds, which count on."""
+    rule = Participation(0.6, clock=engine.Clock(0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7))
+    whole = run(federation, model, arm, folder=tmp_path / "whole", participation=rule)
+    seconds = [whole.metrics[-1][f"virtual/{name}"] for name in ("round_seconds", "seconds")]
+    assert 0 < seconds[0] < seconds[1]
+    count, options = iter(range(1, 9)), dict(folder=tmp_path / "parts", participation=rule)
     stopped = run(federation, model, arm, **options, should_stop=lambda: next(count) == stop_after)
     assert stopped.rounds_done == stop_after == rounds_kept(tmp_path / "parts")[-1]
     assert not (tmp_path / "parts" / "final.npz").exists()
@@ -221,12 +229,8 @@ class FedOther(FedProx):
         return {}
 
 
-def of_crop(padding):
-    return FedAvg(TRAINING.replace(augmentation=functools.partial(augment.crop, padding=padding)))
-
-
-def of_preset(name):
-    return FedAvg(TRAINING.replace(augmentation=augment.PRESETS[name]))
+def augmented(*functions):
+    return [FedAvg(TRAINING.replace(augmentation=function)) for function in functions]
 
 
 def of_optimizer(constructor, **numbers):
@@ -241,8 +245,8 @@ def of_optimizer(constructor, **numbers):
         (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
         (fc.CLASSIFICATION, fc.REGRESSION),
         (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
-        (of_crop(0), of_crop(4)),
-        (of_preset("moon_cifar10"), of_preset("feduv_cifar10")),
+        augmented(*(functools.partial(augment.crop, padding=padding) for padding in (0, 4))),
+        augmented(augment.PRESETS["moon_cifar10"], augment.PRESETS["feduv_cifar10"]),
     ],
 )
 def test_other_records_are_described_otherwise(one, other):
@@ -261,16 +265,17 @@ def test_a_lambda_is_described_by_what_it_does():
 
 
 def test_more_rounds_and_other_checkpoints_are_the_same_run(federation, model, tmp_path):
-    """Another layout and storage too, which change speed alone."""
-    whole = run(federation, model, folder=tmp_path / "whole")
-    run(federation, model, rounds=2, folder=tmp_path / "more")
-    assert_final(tmp_path / "more", run(federation, model, rounds=2).variables)
-    more = run(federation, model, rounds=3, checkpoint_every=1, folder=tmp_path / "more")
+    """Another layout and storage too, of examples and of states of all kinds at clients, which change speed alone."""
+    whole = run(federation, model, "remembering", folder=tmp_path / "whole")
+    run(federation, model, "remembering", rounds=2, folder=tmp_path / "more")
+    assert_final(tmp_path / "more", run(federation, model, "remembering", rounds=2).variables)
+    more = run(federation, model, "remembering", rounds=3, checkpoint_every=1, folder=tmp_path / "more")
     assert more.rounds_done == 3 and rounds_kept(tmp_path / "more") == (2, 3)
-    more = run(federation, model, checkpoint_every=3, storage="host", folder=tmp_path / "more")
+    hosted = federation._replace(train=jax.tree.map(np.asarray, federation.train))
+    more = run(hosted, model, "remembering", checkpoint_every=3, storage="host", folder=tmp_path / "more")
     assert_same_bits(more.variables, whole.variables)
     assert files(tmp_path / "more") == files(tmp_path / "whole")
-    fewer = run(federation, model, rounds=2, folder=tmp_path / "more")  # what is done stays done
+    fewer = run(federation, model, "remembering", rounds=2, folder=tmp_path / "more")  # what is done stays done
     assert fewer.rounds_done == 5
     assert_same_bits(fewer.variables, whole.variables)
 
