@@ -9,22 +9,9 @@ import pytest
 from conftest import assert_same_bits, check
 from engine_rounds import start_rounds
 
-from fedjax_collapse import (
-    AFL,
-    GHOFL,
-    DeCov,
-    Fed3R,
-    FedAvg,
-    FedCGS,
-    Federation,
-    LocalTraining,
-    Method,
-    Model,
-    engine,
-    nn,
-    simulate,
-)
+from fedjax_collapse import DeCov, FedAvg, Federation, LocalTraining, Method, Model, engine, nn, simulate
 from fedjax_collapse.core.records import Batch
+from fedjax_collapse.methods import AFL, GHOFL, Fed3R, FedCGS
 from fedjax_collapse.schema.options import with_options
 
 X = np.array([[1.0, 0], [2, 1], [0, 1], [1, 1], [-1, 2]])
@@ -66,9 +53,9 @@ def linear(inputs, labels, parts, test=None, **options):
     return made, Model(nn.MLP(len(classes), hidden=()), inputs.shape[1:])
 
 
-def first_model(federation, model, method, training=LocalTraining(batch_size=2), client_map=ONE_BY_ONE):  # noqa: B008
+def first_model(*arguments):
     """Kernel and bias before the first round."""
-    layer = first_variables(federation, model, method, training, client_map).params["Dense_0"]
+    layer = first_variables(*arguments).params["Dense_0"]
     return layer["kernel"], layer["bias"]
 
 

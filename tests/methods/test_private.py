@@ -1,6 +1,7 @@
 """What stays at clients (FedPer, FedRep, LG-FedAvg), and what ``DPFedAvg`` sends: the clip, the noise and its key."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -107,22 +108,15 @@ def perturb(method, update=ZEROS, clip=None, report=0.0, expected=50.0, key=0):
     return method.perturb(update, view)
 
 
-class View:
-    """What ``upload`` reads."""
-
-    def __init__(self, shared=(), memory=()):
-        self.shared, self.memory = shared, memory
-
-
 def test_the_whole_upload_is_clipped():
     """Over all its arrays together; one that is not finite is 0."""
-    update = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}
-    sent, _ = DPFedAvg(clip=1.0).upload(update, View())
+    update, view = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, SimpleNamespace(shared=(), memory=())
+    sent, _ = DPFedAvg(clip=1.0).upload(update, view)
     assert (float(sent["a"][0]), float(sent["b"][0])) == pytest.approx((0.6, 0.8))
-    sent, _ = DPFedAvg(clip=6.0).upload(update, View())
+    sent, _ = DPFedAvg(clip=6.0).upload(update, view)
     assert sent == update
     for wrong in (jnp.nan, jnp.inf):
-        sent, _ = DPFedAvg(clip=6.0).upload({**update, "a": jnp.array([wrong])}, View())
+        sent, _ = DPFedAvg(clip=6.0).upload({**update, "a": jnp.array([wrong])}, view)
         assert not np.any(jax.tree.leaves(sent))
 
 

@@ -1,6 +1,8 @@
 """Robust rules and attacks: test vectors, padding and lost uploads, and rejected settings."""
 
+import dataclasses
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,8 @@ from fedjax_collapse.config.build import algorithm
 from fedjax_collapse.config.cells import cells_of
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import resolve_arm
-from fedjax_collapse.core.records import Batch, Client, Drawn, Server, Variables
-from fedjax_collapse.methods import CohortView, RoundView
+from fedjax_collapse.core.records import Batch, Drawn, Server, Variables
+from fedjax_collapse.methods import CohortView
 from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.methods.robust._attacks import Honest
 from fedjax_collapse.methods.robust.alie import deviations
@@ -139,8 +141,7 @@ def test_trust(float64):
 def test_few_uploads_are_enough(float64, method):
     """Uploads may be lost: of one it is what is used, of none 0."""
     assert_close(combined(method, 1), np.array(UPLOADS[0]), 1e-12)
-    nothing = cohort(1)
-    nothing = CohortView(**{**vars(nothing), "counted": ~nothing.counted})
+    nothing = dataclasses.replace(cohort(1), counted=jnp.zeros(1, bool))
     assert not np.any(vector_of(method.combine_uploads(tree_of(UPLOADS[:1]), nothing)))
 
 
@@ -178,18 +179,11 @@ def test_numbers_of_attacks(float64):
     assert largest_step(alone, alone.deviation) == 0
 
 
-def client(federation, model, id, num_clients=5):
-    """The view of a client, malicious if it is the last."""
-    fields = dict.fromkeys(("size", "weight", "key", "mean_size", "rows", "state"))
-    own = Client(id=jnp.array(id), num_clients=jnp.array(num_clients), **fields)
-    names = ("server", "shared", "memory", "round", "class_counts", "training", "carry")
-    return RoundView(client=own, model=model, **dict.fromkeys(names))
-
-
 def test_attacks_on_data(federation, network):
     images = np.asarray(federation.train.inputs[:6], np.float32)
     batch = Batch(jnp.asarray(images), jnp.array([0, 1, 2, 3, 1, 2]), jnp.arange(6) < 5)
-    mine, other = (client(federation, network, id) for id in (4, 3))
+    clients = [SimpleNamespace(id=jnp.array(id), num_clients=jnp.array(5)) for id in (4, 3)]  # malicious is the last
+    mine, other = (SimpleNamespace(client=client, model=network) for client in clients)
     flipped = methods.LabelFlip().batch(batch, mine)
     assert flipped.labels.tolist() == [3, 2, 1, 0, 2, 1]
     backdoor = methods.Backdoor(target=2, poisoned=0.5, size=3)
