@@ -23,17 +23,13 @@ SIZES = [10, 40, 5, 20, 30, 25, 15, 50, 20, 10, 5, 20]
 ACCURACIES = np.array([0.9, 0.5, 1, 0.75, 0.6, 0.8, 0.95, 0.4, 0.85, 0.7, 1, 0.3])
 
 
-def source(count=120, tests=20):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, count + tests)
-    images = (rng.integers(0, 60, (count + tests, 4, 4, 1)) + 60 * labels[:, None, None, None]).astype(np.uint8)
-    parts = images[:count], labels[:count], images[count:], labels[count:]
-    return Source(*parts, mean=90.0, std=60.0, class_names=("a", "b", "c"))
-
-
 def federation(split=OwnSplit(), sizes=(40, 4, 61, 35)):  # noqa: B008
-    rows = np.random.default_rng(1).permutation(140)
-    return Federation.from_split(source(), np.split(rows, np.cumsum(sizes)[:-1]), split)
+    rng, rows = np.random.default_rng(0), np.random.default_rng(1).permutation(140)
+    labels = rng.integers(0, 3, 140)
+    images = (rng.integers(0, 60, (140, 4, 4, 1)) + 60 * labels[:, None, None, None]).astype(np.uint8)
+    parts = images[:120], labels[:120], images[120:], labels[120:]
+    source = Source(*parts, mean=90.0, std=60.0, class_names=("a", "b", "c"))
+    return Federation.from_split(source, np.split(rows, np.cumsum(sizes)[:-1]), split)
 
 
 @given(
