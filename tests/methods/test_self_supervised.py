@@ -5,27 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, check, run_at_once
+from engine_rounds import run_rounds
 from reference.rounds import TRAINING
 from reference.self_supervised import PlainBYOL, PlainSimSiam, PlainSSD, SiameseRounds, TorchSiamese, brighter
 
-from fedjax_collapse import (
-    BYOL,
-    SELF_SUPERVISED,
-    SSD,
-    FedAvg,
-    FedDecorr,
-    FedEMA,
-    FedU2,
-    Model,
-    Participation,
-    engine,
-    losses,
-    nn,
-    self_supervised,
-)
+from fedjax_collapse import SELF_SUPERVISED, FedAvg, FedDecorr, Model, losses, nn, self_supervised
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.losses.contrastive import clipped_unit
 from fedjax_collapse.measurements import confusion, layers, linear_probe, neural_collapse
+from fedjax_collapse.methods import BYOL, SSD, FedEMA, FedU2
 from fedjax_collapse.methods.self_supervised.fedema import distance
 from fedjax_collapse.nn.heads import Siamese
 from fedjax_collapse.optim.combination import smallest_combination
@@ -103,13 +91,10 @@ def test_rounds_equal_a_plain_pytorch_loop(float64, federation, name):
     variables = jax.device_get(model.init(jax.random.key(0)))
     algorithm = FedAvg(AUGMENTED, added)
     algorithm.check(model)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(3))
-    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(2), 3, 3))
-    data = engine.Assignment(federation.ownership, jax.tree.map(jnp.asarray, Participation()))
-    state, _, _ = engine.run_rounds(static, algorithm, state, data, federation.train, 3)
-    reference = SiameseRounds(federation, plain, variables, AUGMENTED, TorchSiamese).run(jax.random.key(3), 3)
-    assert_close(jax.device_get(state.server.variables), reference.server.dump(variables), 1e-8)
+    options = dict(cohort_size=3, max_rounds=3, variables=variables)
+    state = run_rounds(federation, model, algorithm, num_rounds=3, **options).state
+    reference = SiameseRounds(federation, plain, variables, AUGMENTED, TorchSiamese).run(jax.random.key(1), 3)
+    assert_close(state.server.variables, reference.server.dump(variables), 1e-8)
 
 
 def test_views_are_augmented_apart(federation):
