@@ -15,7 +15,6 @@ from fedjax_collapse.run.progress import show_progress
 from fedjax_collapse.run.runs import Run
 
 ROW, TIMING = {"round": 3, "accuracy": 0.4567, "effective_rank": 12.34}, {"samples_per_second": 12345.6}
-SHOWN = "seed0: round 3/10, accuracy 45.7 %, effective rank 12.3, 12,346 samples/s"
 
 
 def lines(capsys):
@@ -56,4 +55,5 @@ def test_a_bar_on_a_terminal(network, capsys, monkeypatch):
         print("above")
     drawn = capsys.readouterr()
     assert drawn.out == "" and "\r\x1b[2Kabove\nseed0 " in drawn.err
-    assert "compiling" in drawn.err and f" {SHOWN[19:]}" in drawn.err and drawn.err.endswith("\n\x1b[?25h")
+    assert " accuracy 45.7 %, effective rank 12.3, 12,346 samples/s" in drawn.err
+    assert "compiling" in drawn.err and drawn.err.endswith("\n\x1b[?25h")
