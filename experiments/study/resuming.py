@@ -18,6 +18,7 @@ from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.reading import layouts_of, read_starts
 from fedjax_collapse.results.up_to_date import is_unchanged, made_from
+from fedjax_collapse.run.checkpoint import check_folder
 from fedjax_collapse.run.fingerprint import check_same
 from fedjax_collapse.run.resumption import rounds_kept
 from fedjax_collapse.run.runs import description
@@ -28,11 +29,14 @@ _HINT = "restore what has changed, start again with --resume=never, which sets s
 
 @processes.in_first_process
 def check_resume(choice: str, study: StudySpec) -> None:
-    """Checks whether the runs in the folder can be resumed.
+    """Checks whether the folder can have the runs, and those that it has be resumed.
 
     Raises:
-        UserError: ``must`` is chosen and the folder has nothing of one of the runs, or as ``check_more_rounds``.
+        UserError: ``must`` is chosen and the folder has nothing of one of the runs, or as ``check_folder`` and
+            ``check_more_rounds``.
     """
+    for run in study.runs:
+        check_folder(run.folder.parent)
     check_more_rounds(study)
     missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:

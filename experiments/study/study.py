@@ -26,7 +26,6 @@ from fedjax_collapse.config.cells import RunName
 from fedjax_collapse.config.folder import ERROR_LOG
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.run.checkpoint import check_folder
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
 
@@ -76,8 +75,6 @@ def run_study(
         RunsFailed: some runs failed, or the report cannot be written; raised after all have been tried.
         OSError: the disk is full.
     """
-    for run in study.runs:
-        check_folder(run.folder.parent)
     check_resume(resume, study)
     examples = preparing.Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream(), workers or 1)
