@@ -29,6 +29,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from experiments.benchmarks import published
 from experiments.benchmarks.arguments import at_least, words, writable
 from experiments.benchmarks.compiling import costs, programs, topologies
@@ -40,12 +42,14 @@ from experiments.parser import Parser, literal, names_option, reports_errors
 from experiments.waiting import wait
 from fedjax_collapse import engine
 from fedjax_collapse.config.keys import METHODS, NETWORKS
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.layers import DTYPES
 from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import CUSTOM
+from fedjax_collapse.schema.user_code import explain
 
 _number = at_least(1, "a number")
 _AS_ON_CPU = "cpu"
@@ -63,12 +67,15 @@ def main(argv: list[str] | None = None) -> int:
     else:
         found = (round_rows if asked.methods else step_rows)(topologies.find(asked.target), asked)
     rows = []
-    with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
-        for row in found:
-            cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
-            print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
-            rows.append(row)
-            advance()
+    try:
+        with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
+            for row in found:
+                cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
+                print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
+                rows.append(row)
+                advance()
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(f"target {asked.target}: its compiler failed ({explain(error)})") from error
     if asked.json:
         asked.json.write_text(json.dumps({"target": asked.target, "rows": rows}, indent=2) + "\n")
     return 0

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from experiments.benchmarks.compiling.costs import compiled_for
 from experiments.benchmarks.compiling.topologies import Chip
 from experiments.benchmarks.networks import CLASSES
 from experiments.benchmarks.systems import engine_rounds
@@ -98,7 +99,7 @@ def fitting(
 
     def needed(layout):
         lowered = engine.lower(dataclasses.replace(compiled, layout=layout), algorithm, data, examples)
-        return engine.memory.program_bytes(lowered.compile)
+        return engine.memory.program_bytes(functools.partial(compiled_for, lowered))
 
     stored = engine.memory.size_in_bytes((examples, data.ownership))
     beside = f"{stored / 2**20:.1f} MiB of examples"

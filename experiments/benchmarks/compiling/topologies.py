@@ -88,7 +88,7 @@ def find(name: str) -> Topology:
     chip = CHIPS.get(model)
     if chip is None or kind != ("gpu" if chip.proto else "tpu"):
         raise UserError(f"target {name!r}: expected {_EXPECTED}")
-    if not _is_installed(_PACKAGES[kind]):
+    if importlib.util.find_spec(_PACKAGES[kind]) is None:
         raise UserError(f'target {name!r}: its compiler is not installed; pip install -e ".[{kind}]"')
     if kind == "tpu":
         if not re.fullmatch("([1-9][0-9]*x[1-9][0-9]*)?", size):
@@ -106,7 +106,3 @@ def find(name: str) -> Topology:
         return Topology(name, tuple(topologies.get_topology_desc(**options).devices), chip)
     except Exception as error:
         raise UserError(f"target {name!r}: {str(error).splitlines()[0]}; expected {_EXPECTED}") from error
-
-
-def _is_installed(package):
-    return importlib.util.find_spec(package) is not None

@@ -1,7 +1,9 @@
 """``compile_for.py``: its command line, and how what a compiler says is read."""
 
 import dataclasses
+import functools
 import importlib.util
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -9,7 +11,7 @@ from small_studies import error_of
 
 from experiments.benchmarks import published
 from experiments.benchmarks.compiling import programs, topologies
-from experiments.benchmarks.compiling.costs import Cost, bytes_of_calls, count_operations
+from experiments.benchmarks.compiling.costs import Cost, bytes_of_calls, compiled_for, count_operations
 from experiments.commands import compile_for
 from experiments.config_files import config_files
 from fedjax_collapse.core.target import Target
@@ -50,7 +52,7 @@ def test_operations_of_a_program():
     ],
 )
 def test_unknown_targets(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(topologies, "_is_installed", lambda package: True)
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda package: package)
     assert compile_for.main(arguments) == 2 and error_of(capsys, message)
 
 
@@ -58,6 +60,22 @@ def test_unknown_targets(arguments, message, capsys, monkeypatch):
 def test_a_compiler_that_is_not_installed(capsys):
     assert compile_for.main(["--target=tpu:v5e:2x2"]) == 2
     error_of(capsys, "error: target 'tpu:v5e:2x2': its compiler is not installed; pip install -e \".[tpu]\"\n")
+
+
+def test_products_without_tiles_are_not_tritons(monkeypatch, capsys):
+    """Any other error of a compiler is one line."""
+
+    def compile(options=None, message="INTERNAL: Couldn't find output tile sizes that satisfy\nhlo"):
+        if not options:
+            raise jax.errors.JaxRuntimeError(message)
+        return options
+
+    assert compiled_for(SimpleNamespace(compile=compile)) == {"xla_gpu_enable_triton_gemm": False}
+    failing = SimpleNamespace(compile=functools.partial(compile, message="INTERNAL: some\nother"))
+    monkeypatch.setattr(topologies, "find", lambda name: None)
+    monkeypatch.setattr(compile_for, "step_rows", lambda *arguments: map(compiled_for, [failing]))
+    assert compile_for.main(["--target=gpu:h100"]) == 2
+    error_of(capsys, "error: target gpu:h100: its compiler failed (JaxRuntimeError: INTERNAL: some other)\n")
 
 
 @pytest.mark.parametrize("adapters", [None, LoRA(2)])
