@@ -46,6 +46,7 @@ def as_nobody():
         (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
         # numbers that 32 bits do not have
         (dict(test_labels=np.array([0, 0, 1, 2**63], np.uint64)), "test labels: 9223372036854775808 does not fit"),
+        (dict(images=np.full((4, 8, 8), 1e300)), r"train images: 1e\+300 does not fit into float32; scale"),
         (dict(images=np.full((4, 8, 8), 2**24 + 1)), "train images: 16777217 is more than float32 can count to"),
         (dict(images=np.ma.masked_equal(np.eye(8)[None].repeat(4, 0), 0)), "train images: some values are masked"),
         (dict(images=[[1, 2], [3]]), "train images: list is no array"),
@@ -198,6 +199,8 @@ def test_wrong_parquet_files(tmp_path):
     train = root / "train.parquet"
     for contents, values, names, message in (
         (images, labels, NAMES[:3], r"train.parquet, row \d: label 3 is not among the 3 classes"),
+        (images, labels - 1, NAMES, r"row \d: label -1 is not among the 4 classes, 0 to 3; .*labels are known"),
+        (images, labels - 1, (), "training labels are -1 to 2 for 8 examples"),
         (images, labels / 2, NAMES, "row 0 has no encoded image in 'image', or neither an integer nor a name"),
         ([b"", *images[1:]], labels, NAMES, r"train.parquet, row 0: cannot be read as an image \(it is empty\)"),
     ):
