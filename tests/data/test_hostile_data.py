@@ -89,6 +89,7 @@ def test_names_in_json_of_leaf(tmp_path, images):
     np.testing.assert_array_equal(sources.leaf(str(data), image_folder=str(images)).images, draw(8, (8, 8, 3))[0])
     leaf(data / "train" / "a.json", u1=(names, [row % 2 for row in range(8)]))
     check("x are names of images; set data.image_folder to the folder", sources.leaf, data)
+    check("none/0.png: cannot be read as an image", sources.leaf, data, image_folder=str(tmp_path / "none"))
 
 
 def test_names_in_annotations_and_split_files(tmp_path, images):

@@ -65,9 +65,19 @@ def test_domains_have_their_own_parts():
     assert not np.array_equal(alone.images, other.images) and not np.array_equal(alone.images, alone.test_images)
 
 
-def test_wrong_domains_are_explained():
-    check("unknown domain 'clear', expected one of clean", sources.glyphs, train_size=10, domains=("clear",))
-    check(r"domains \(\): expected at least one", sources.glyphs, domains=())
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_classes=11), "num_classes 11: expected one of 10, 26, 62, 100"),
+        (dict(channels=2), "channels 2: expected one of 1, 3"),
+        (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
+        (dict(domains=()), r"domains \(\): expected at least one"),
+        (dict(train_size=0), "train_size 0 is too small"),
+        (dict(image_size=4), "image_size 4 is outside"),
+    ],
+)
+def test_wrong_requests_of_glyphs_are_explained(arguments, message):
+    check(message, sources.glyphs, **{"train_size": 10, "test_size": 10, **arguments})
 
 
 @pytest.fixture
@@ -86,10 +96,16 @@ def write(tmp_path, monkeypatch):
     return write
 
 
+def lines(images, labels) -> str:
+    return "".join(
+        ",".join(map(str, [*image.ravel(), label])) + "\n" for image, label in zip(images, labels, strict=True)
+    )
+
+
 def test_digits_of_a_package_are_read_without_importing_it(write):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (100, 28, 28)), np.repeat(np.arange(10), 10)
-    np.savetxt(write(b""), np.column_stack([images.reshape(100, -1), labels]), "%d", ",")
+    write(lines(images, labels))
     source = sources.mnist5k(seed=3)
     assert source.images.shape == (80, 28, 28, 1) and source.images.dtype == np.uint8
     assert np.bincount(source.labels).tolist() == [8] * 10 and np.bincount(source.test_labels).tolist() == [2] * 10
@@ -113,6 +129,7 @@ ROW = "1," * 784
         ("1,2\n", "1 lines of 2 numbers; expected lines of 784 pixels"),
         (f"{ROW}10\n", "label below 10"),
         (f"256,{'1,' * 783}1\n", "pixels of 0 to 255"),
+        (f"nan,{'1,' * 783}1\n", "pixels of 0 to 255"),
     ],
 )
 def test_a_damaged_file_is_one_line(write, content, words):
@@ -127,8 +144,16 @@ OWNERS = np.array([0, 0, 1, 1, 1])
 
 
 def test_covariance_of_virtual_features():
+    """And the same from the moments that clients send."""
     (covariance,) = class_covariances(FEATURES, np.zeros(5, int)).values()
     np.testing.assert_allclose(covariance, [[1.04, 0.16], [0.16, 1.84]], rtol=1e-12)
+    mean, total = FEATURES.mean(axis=0), 0
+    np.testing.assert_allclose(mean, [1.4, 1.6])
+    for client in (0, 1):
+        own = FEATURES[client == OWNERS]
+        gap = own.mean(axis=0) - mean
+        total = total + len(own) / 5 * (np.cov(own.T, bias=True) + np.outer(gap, gap))
+    np.testing.assert_allclose(covariance, total, rtol=1e-12)
 
 
 def test_virtual_features_are_around_the_clients_own():
@@ -152,6 +177,7 @@ def test_virtual_features_are_around_the_clients_own():
 def test_a_client_with_enough_examples_gets_no_virtual_features():
     drawn = draw_virtual_features(FEATURES, np.zeros(5, int), OWNERS, 2)
     assert drawn.features.shape == (0, 2) and len(drawn.rows) == 0
+    check("count 0", draw_virtual_features, FEATURES, np.zeros(5, int), OWNERS, 0)
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,14 @@ def test_wrong_columns_of_clients(tmp_path):
     message = "no column 'user' among image, character, writer_id, hsf_id; set data.client_column"
     check(message, sources.parquet, file.parent, client_column="user")
     table = pyarrow.parquet.read_table(file)
+    several = table.append_column("labels", [[["animal", "plant"]] * len(table)])  # as in FLAIR
+    pyarrow.parquet.write_table(several, file)
+    message = "train.parquet: row 0 has a list in 'labels', expected one class; set data.label_column"
+    check(message, sources.parquet, file.parent, client_column="writer_id", label_column="labels")
     for value in (None, 0.5):
         wrong = table.drop_columns("hsf_id").append_column("hsf_id", [[value] * len(table)])
         pyarrow.parquet.write_table(wrong, file)
-        check(f"row 0 has client {value}, expected a name", sources.parquet, file.parent, client_column="hsf_id")
+        check(f"row 0 has client {value}, expected a name or", sources.parquet, file.parent, client_column="hsf_id")
         message = f"row 0 has {value} in 'hsf_id'; expected an integer"
         check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")
 
@@ -192,6 +196,8 @@ def test_wrong_csv_files(tmp_path):
         (["1,a,0", "1,b,0"], "train.csv, line 3: there is no image in .*data for 'b'; correct data.image_folder"),
         (["1,a"], "train.csv, line 2: expected 3 values, none of image_id, class, user_id empty"),
         (["1,a, "], "train.csv, line 2: the label is empty, expected a class"),
+        (["1,a,7"], "training labels are 7 to 7 for 1 examples"),
+        (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none"),
         (['1,"a,0'], "train.csv: cannot be read as csv .unexpected end of data"),
     ):
         landmarks(tmp_path / "data", lines)

@@ -169,6 +169,7 @@ def test_tables_of_texts(tmp_path):
     assert len(sources.texts(tmp_path / "s140", **options).test_labels) == 1  # 2 is no class of training
     words = sources.texts(tmp_path / "s140", task="next_word", vocabulary_size=2, **options)
     assert_fields(words, labels=[[2, 1, 5], [1, 5, 0]], task="next_word")
+    check("no column 'who' among text, date, user", sources.texts, tmp_path / "s140", client_column="who")
     check("row 0 has 4 in 'sentiment', expected a text; c", sources.texts, tmp_path / "s140", text_column="sentiment")
     check("a part has no text of the classes 7", sources.texts, tmp_path / "s140", classes=("7",))
 
@@ -181,6 +182,7 @@ def test_tables_of_texts(tmp_path):
     assert source.client_names == ("NURSE", "ROMEO") and sorted(source.labels.tolist()) == [1, 12, 76]
     assert sorted(source.images.tolist()) == [[1] * 4, [38, 45, 36, 36], [53, 54, 0, 8]]
     file.write_text("character_id,x,y\nROMEO,#,a\nROMEO,b,c\n")
+    check("shakespeare.csv: it has no test part, and test_fraction 0.2", sources.texts, file, **options)
     check("'#' is none of LEAF's 80 letters; expected windows", sources.texts, file, test_fraction=0.5, **options)
     file.write_text("character_id,x,y\nROMEO,b\n")
     check(r"shakespeare.csv: cannot be read as CSV \(.*\)", sources.texts, file, **options)
@@ -304,6 +306,8 @@ def test_wrong_files_of_leaf(tmp_path):
         ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*expected images, or the texts of LEAF"),
         ([[2.0] * 15 + [np.nan]] * 3, [0, 1, 2], "user w: x has NaN or infinity, expected finite numbers"),
         ([row] * 3, [0, 1, -1], "y are 0, ..., expected classes from 0"),
+        ([row] * 3, [0, 1, 9], "training labels are 0 to 9 for 3 examples"),
+        ([row] * 3, [0, 1, 1], "test label 2 is none of the 2 classes of training"),
         ([["To be"]] * 3, list("tha"), "y are 't', ..., expected classes from 0; expected images, or the texts of"),
         (["To be, or not"] * 3, [0, 1, 2], "x are 'To be, or not', ..., expected rows of pixels or names of images"),
         ([row] * 2, [0, 1, 2], "user w has 2 x for 3 y, expected 3 of each; write it again"),
@@ -321,6 +325,7 @@ def test_wrong_files_of_leaf(tmp_path):
     check("user v: pixels are 2 to 2, expected 0 to 1", sources.leaf, tmp_path)
     content = leaf(file, w=([row] * 3, [0, 1, 2])).read_text()
     for damaged, message in (
+        ("", r"Expecting value.*"),
         (content[:-30], r"Expecting.*"),
         ("[]", r"list indices must be .*"),
         (content.replace("num_samples", "numbers"), "no 'num_samples'"),
@@ -369,3 +374,5 @@ def test_wrong_files_of_tff(tmp_path):
     ):
         tff(file, train=[("a", good), ("a", wrong)], test=[("a", good)])
         check(message, sources.tff, file)
+    tff(file, train=[("a", good)], test=[("a", example(pixels=[0.5] * 4, label=5))])
+    check("test label 5 is none of the 1 classes of training", sources.tff, file)

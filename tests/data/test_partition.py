@@ -168,8 +168,11 @@ def test_a_client_per_domain():
     assert {len(part) for part in partition.domain(office, 4, office, truncation=0.5)} == {62}
 
 
-def test_a_file_of_numbered_clients_and_of_repeated_rows(tmp_path):
+def test_a_file_of_named_or_numbered_clients_and_of_repeated_rows(tmp_path):
     path = tmp_path / "parts.json"
+    path.write_text('{"ward": [5, 1], "home": [2]}')
+    parts = partition.from_file(CLASSES, 2, path)
+    assert parts.names == ("ward", "home") and [part.tolist() for part in parts] == [[5, 1], [2]]
     path.write_text("[[0, 1], [1, 2]]")
     assert [part.tolist() for part in partition.from_file(CLASSES, 2, path, repeated=True)] == [[0, 1], [1, 2]]
     path.write_text(json.dumps({str(client): [client] for client in sorted(range(12), key=str)}))
@@ -204,19 +207,19 @@ def test_plain_dirichlet_does_not_balance():
     assert max(sizes) > 300 + 300
 
 
+LABELS = np.repeat(np.arange(10), 500)
 FINE = np.repeat(np.arange(100), 5)
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "arguments", "message"),
     [
-        ("dirichlet", CLASSES, dict(num_clients=600, alpha=1.0), "use at most 100 clients"),
-        (
-            "dirichlet",
-            CLASSES,
-            dict(num_clients=50, alpha=0.05, max_tries=9),
-            "no draw of 9 gave .* 50 clients 10 of 1",
-        ),
+        ("dirichlet", LABELS, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
+        ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
+        ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
+        ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
+        ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
+        ("pathological", FINE, dict(num_clients=10, classes_per_client=3), "room for 30 of 100 classes; use at least"),
         ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
         ("pathological", FINE, dict(num_clients=9, classes_per_client=101), "101 classes per client, expected 1 to"),
         ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "unknown method 'shard'"),
@@ -227,10 +230,13 @@ FINE = np.repeat(np.arange(100), 5)
         ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS[1:]), "1000 examples need as many domains"),
         ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=0.001), "truncation 0.001 needs 1000"),
         ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS + (DOMAINS > 0)), "leave a client without any"),
+        ("pfllib_dir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=9), "no draw of 9 .*; raise alpha, lower"),
+        ("pfllib_pat", CLASSES, dict(num_clients=7), r"classes 8 to 9 find no client .* \(7 \* 2\) a multiple"),
         ("pfllib_pat", CLASSES, dict(num_clients=3), "room for 6 of 10 classes; use at least"),
         ("pfllib_pat", CLASSES, dict(num_clients=900), "class 0 has 100 examples for 180 clients that take at least 1"),
         ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=30), "no draw of 30 gave each of 20"),
         ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=1.0, classes_per_client=11), "11 classes per client, exp"),
+        ("given", CLASSES, dict(num_clients=3, owners=np.arange(1000) % 2), "3 clients but 2 in the data; use"),
         ("given", CLASSES, dict(num_clients=2, owners=np.arange(9) % 2), "1000 examples need as many owners"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -164,6 +165,7 @@ def test_wrong_folders_are_one_line(tmp_path):
     for images, labels, message in (
         (good[..., 1:], None, r"test/2.npz: x is float32\(4, 4, 2\), but float32\(4, 5, 2\) in the files before; use"),
         (good[0], None, r"test/2.npz: x is float32\[2, 4, 5\] and y int64\[2\]; expected numbers \[examples, channels"),
+        (good, np.ones(3), r"y float64\[3\]; expected numbers .* and as many integers"),
         (good, np.arange(2), r"x is float32\[3, 2, 4, 5\] and y int64\[2\]"),
         (good, [0, 1, 2], "y a list"),
         (good, np.array([0, -1, 2]), "test/2.npz: label -1; expected integers from 0"),
@@ -180,11 +182,25 @@ def test_wrong_folders_are_one_line(tmp_path):
     check(r"test/2.npz: cannot be read \(File is not a zip file\)", sources.pfllib, root)
 
 
+def test_files_of_earlier_numpy_are_read(tmp_path):
+    """Whose pickles name numpy.core."""
+    root = folder(tmp_path)
+    data = np.array({"x": np.ones((3, 2, 4, 5), np.float32), "y": np.arange(3)}, object)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"shape": (), "fortran_order": False, "descr": "|O"})
+    content = pickle.dumps(data, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    with zipfile.ZipFile(root / "train/0.npz", "w") as archive:
+        archive.writestr("data.npy", header.getvalue() + content)
+    assert sources.pfllib(root).images[:3].min() == 1
+
+
 def test_wrong_choices_are_one_line(tmp_path):
     config = plain(base.get_config()) | dict(clients=3) | given(folder(tmp_path))
     other, iid = dict(data=dict(source="glyphs", train_size=40, test_size=20)), dict(partition=dict(name="iid"))
     for changes, message in (
         (other, "partition given: data source glyphs has no owners"),
+        (dict(clients=2), "clients: 2 clients but 3 in the data; use clients=3"),
+        (dict(own_tests=dict(name="given", test=0.1)), "unknown option of own_tests 'test'"),
         (iid, "own_tests given: data source pfllib:.* with partition iid; expected data"),
         (other | iid, "own_tests given: data source glyphs with"),
     ):

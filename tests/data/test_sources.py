@@ -1,26 +1,17 @@
 """Folders, Parquet and npz files on small data made here: real readers, and the same pixels back."""
 
-import functools
 import io
 import struct
 import warnings
 import zlib
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from conftest import check
 from PIL import Image
-from small_data import (
-    NAMES,
-    assert_fields,
-    assert_parts,
-    assert_same_examples,
-    draw,
-    save_classes,
-    save_image,
-    save_parquet,
-    save_parts,
-)
+from small_data import NAMES, assert_parts, assert_same_examples, draw, save_classes, save_image, save_parquet
 
 from fedjax_collapse import Federation, partition, sources
 
@@ -67,6 +58,8 @@ def test_grey_levels_beyond_8_bits_need_a_scale(tmp_path, kind):
         Image.fromarray(np.array([own], types[kind])).save(tmp_path / "data" / folder / "0.tif")
     check("0.tif: grey levels of more than 8 bits, 0 to 190; set data.scale", sources.folder, tmp_path / "data")
     check("0.tif: .* 0 to 190, expected 0 to 100; set data.scale", sources.folder, tmp_path / "data", scale=100)
+    check("scale -1 is not positive", sources.folder, tmp_path / "data", scale=-1)
+    check("scale 'most': expected", sources.folder, tmp_path / "data", scale="most")
     largest, given = (sources.folder(tmp_path / "data", channels=1, scale=scale) for scale in ("max", 380))
     assert largest.images[..., 0].tolist() == [[[0, 128, 255]], [[0, 0, 13]]]
     assert largest.test_images[..., 0].tolist() == [[[0, 128, 255]], [[0, 0, 0]]]  # 240 is clipped
@@ -109,23 +102,33 @@ def test_images_of_one_colour_each_are_an_error(tmp_path):
     assert sources.npz(tmp_path / "data.npz").images.max() == 8
 
 
-def test_orientation_is_applied_in_files_and_tables(tmp_path):
+@pytest.mark.parametrize("source", ["folder", "parquet", "arrow", "csv"])
+def test_orientation_is_applied_by_every_reader(tmp_path, source):
     """As Hugging Face does: 6 is a camera held upright, of which the file has the rows from right to left."""
     images, labels = draw(8, (6, 8, 3))
     exif = Image.Exif()
     exif[0x0112] = 6
     turned, content = np.rot90(images, -1, axes=(1, 2)), []
-    for image in images:
+    for row, image in enumerate(images):
         buffer = io.BytesIO()
         Image.fromarray(image).save(buffer, "PNG", exif=exif)
         content.append(buffer.getvalue())
-    save_parts(tmp_path / "folder", images, labels)
+        for part in ("train", "test"):
+            file = tmp_path / "folder" / part / NAMES[labels[row]] / f"{part}{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(buffer.getvalue())
     for part in ("train", "test"):
         save_parquet(tmp_path / "parquet" / f"{part}.parquet", content, labels)
-        for file in (tmp_path / "folder" / part).rglob("*.png"):
-            file.write_bytes(content[int(file.stem)])
-    for read in (sources.folder, sources.parquet):
-        assert_parts(read(tmp_path / read.__name__), (turned, labels), (turned, labels))
+        table = pyarrow.parquet.read_table(tmp_path / "parquet" / f"{part}.parquet")
+        (tmp_path / "arrow" / part).mkdir(parents=True)
+        with pyarrow.ipc.new_stream(tmp_path / "arrow" / part / "data-00000-of-00001.arrow", table.schema) as stream:
+            stream.write_table(table)
+        lines = [f"{part}{row}.png,{label},u" for row, label in enumerate(labels)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["image_id,class,user_id", *lines]))
+    options = dict(test_file=tmp_path / "test.csv", image_folder=tmp_path / "folder") if source == "csv" else {}
+    path = tmp_path / ("train.csv" if source == "csv" else source)
+    read = getattr(sources, source)(path, **options)
+    assert_parts(read, (turned, labels), (turned, labels))
 
 
 @pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid")])
@@ -139,7 +142,7 @@ def test_names_of_parts_are_known_in_any_capitals(tmp_path, train, test):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         source = sources.folder(tmp_path / "data", normalisation="imagenet")
-    assert_fields(source, class_names=("bee", "cat", "dog", "test"), domains=None)
+    assert source.class_names == ("bee", "cat", "dog", "test") and source.domains is None
     renamed = [(images, (labels - 1) % 4) for images, labels in (examples, tested)]
     assert_parts(source, *renamed)
     np.testing.assert_allclose(source.mean, np.array([0.485, 0.456, 0.406]) * 255)
@@ -164,26 +167,31 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
 
 def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):
     examples = draw(8, (8, 8, 3))
-    folder = save_parts(tmp_path / "data", *examples) / "train"
+    for part in ("train", "test"):
+        save_classes(tmp_path / "data" / part, *examples)
+    folder = tmp_path / "data" / "train"
     for name in (".DS_Store", "ant/.DS_Store", "ant/Thumbs.db", "ant/desktop.ini", "ant/ant_boxes.txt", "ant/._0.png"):
         (folder / name).write_bytes(b"no image")
     for name in (".ipynb_checkpoints", "__MACOSX", "ant/.ipynb_checkpoints", "dog/__MACOSX"):
         save_image(folder / name / "0.png", examples[0][0])
     source = sources.folder(str(tmp_path / "data"))
-    assert_parts(source, examples, examples)
-    assert_fields(source, class_names=NAMES)
+    assert_same_examples(source.images, source.labels, *examples)
+    assert source.class_names == NAMES
 
 
 def test_links_are_followed_once(tmp_path):
     """Class folders may be links, and what changes behind them is read again; a link back to a folder above is not."""
     examples = draw(8, (8, 8, 3))
-    ant = save_parts(tmp_path / "data", *examples) / "train" / "ant"
-    ant.rename(tmp_path / "elsewhere")
-    ant.symlink_to(tmp_path / "elsewhere")
-    (ant / "back").symlink_to(ant)
-    assert_parts(sources.folder(tmp_path / "data"), examples, examples)
-    save_image(ant / "9.png", examples[0][0])
-    assert len(sources.folder(tmp_path / "data").images) == 9
+    save_classes(tmp_path / "elsewhere", *examples)
+    for part in ("train", "test"):
+        (tmp_path / "data" / part).mkdir(parents=True)
+        for name in NAMES:
+            (tmp_path / "data" / part / name).symlink_to(tmp_path / "elsewhere" / name)
+    (tmp_path / "elsewhere" / "ant" / "back").symlink_to(tmp_path / "elsewhere" / "ant")
+    source = sources.folder(str(tmp_path / "data"))
+    assert_same_examples(source.images, source.labels, *examples)
+    save_image(tmp_path / "elsewhere" / "ant" / "9.png", examples[0][0])
+    assert len(sources.folder(str(tmp_path / "data")).images) == 9
 
 
 def test_tiny_imagenet_as_it_is_unpacked(tmp_path):
@@ -207,15 +215,17 @@ def test_domains_of_classes_without_a_split(tmp_path):
     """PACS' layout: a fixed number of every class and domain is held out, by the seed."""
     for domain, seed in (("art", 0), ("photo", 1)):
         save_classes(tmp_path / "data" / domain, *draw(20, (8, 8, 3), seed))
-    read = functools.partial(sources.folder, tmp_path / "data", domains=True)
-    source, pool = read(test_per_class=2), read(test_per_class=2).pooled()
-    assert_fields(source, domain_names=("art", "photo"), test_domains=[0] * 8 + [1] * 8)
+    source = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2)
+    assert source.domain_names == ("art", "photo")
+    assert source.domains.tolist() == [0] * 12 + [1] * 12 and source.test_domains.tolist() == [0] * 8 + [1] * 8
     assert np.all(np.bincount(source.test_labels[source.test_domains == 1]) == 2)
-    for domain in (0, 1):
-        own = pool.domains == domain
-        assert_same_examples(pool.images[own], pool.labels[own], *draw(20, (8, 8, 3), domain))
-    assert not np.array_equal(read(test_per_class=2, seed=1).images, source.images)
-    assert len(read(test_fraction=0.4).test_images) == 16
+    images = [draw(20, (8, 8, 3), seed)[0] for seed in (0, 1)]
+    every = np.concatenate([source.images, source.test_images])
+    assert sorted(image.tobytes() for image in every) == sorted(image.tobytes() for image in np.concatenate(images))
+    other = sources.folder(str(tmp_path / "data"), domains=True, test_per_class=2, seed=1)
+    assert not np.array_equal(other.images, source.images)
+    fraction = sources.folder(str(tmp_path / "data"), domains=True, test_fraction=0.4)
+    assert len(fraction.test_images) == 16
 
 
 def test_domains_with_parts_of_their_own(tmp_path):
@@ -224,11 +234,11 @@ def test_domains_with_parts_of_their_own(tmp_path):
         save_classes(tmp_path / "data" / domain / "train", *draw(12, (8, 8, 3), seed))
         save_classes(tmp_path / "data" / domain / "test", *draw(8, (8, 8, 3), seed + 2))
     source = sources.folder(str(tmp_path / "data"), domains=True)
-    assert_fields(source, domain_names=("amazon", "dslr"), class_names=NAMES)
+    assert source.domain_names == ("amazon", "dslr") and source.class_names == NAMES
     for domain in (0, 1):
-        own, tested = source.domains == domain, source.test_domains == domain
-        assert_same_examples(source.images[own], source.labels[own], *draw(12, (8, 8, 3), domain))
-        assert_same_examples(source.test_images[tested], source.test_labels[tested], *draw(8, (8, 8, 3), domain + 2))
+        for part, count, seed in (("", 12, domain), ("test_", 8, domain + 2)):
+            images, labels, domains = (getattr(source, part + name) for name in ("images", "labels", "domains"))
+            assert_same_examples(images[domains == domain], labels[domains == domain], *draw(count, (8, 8, 3), seed))
 
 
 def test_isic2019_in_the_order_of_its_split_file(tmp_path):
@@ -244,13 +254,16 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
     split.write_text("\n".join(lines))
     source = sources.isic2019(str(tmp_path / "images"), str(split), image_size=12)
     order = [int(line.split(",")[0][5:]) for line in lines[1:] if line.endswith("train")]
-    assert_fields(source, labels=targets[order], domains=centers[order])
+    np.testing.assert_array_equal(source.labels, targets[order])
+    np.testing.assert_array_equal(source.domains, centers[order])
     assert np.abs(source.images.astype(int) - images[order][:, :, 4:16]).mean() < 3  # of JPEG
     assert len(source.test_images) == 6 and len(source.domain_names) == 6 and source.class_names[0] == "MEL"
     parts = partition.isic2019(source.labels, 6, str(split))
     assert [np.unique(source.domains[part]).tolist() for part in parts] == [[0], [1], [2], [3], [4], [5]]
     assert sorted(np.concatenate(parts)) == [*range(18)]
     check("training images are not the", partition.isic2019, source.labels[::-1].copy(), 6, str(split))
+    (tmp_path / "images" / "ISIC_5.jpg").unlink()
+    check(r"ISIC_5.jpg: cannot be read as an image", sources.isic2019, str(tmp_path / "images"), str(split))
 
 
 @pytest.mark.parametrize(
@@ -266,17 +279,21 @@ def test_npz_of_three_conventions(tmp_path, names):
     path = tmp_path / "data.npz"
     np.savez(path, **dict(zip(names, (images, labels[:, None], images[:4], labels[:4]), strict=True)))
     source = sources.npz(str(path), normalisation="half")
-    assert_fields(source, images=images[..., None], labels=labels, class_names=tuple("0123"))
-    assert_fields(source, test_images=images[:4, ..., None], test_labels=labels[:4])
+    np.testing.assert_array_equal(source.images, images[..., None])
+    np.testing.assert_array_equal(source.labels, labels)
+    assert source.class_names == ("0", "1", "2", "3") and source.test_images.shape == (4, 8, 8, 1)
 
 
 def test_the_cache_is_read_again_until_the_data_change(tmp_path, monkeypatch):
-    root = save_parts(tmp_path / "data")
-    first = sources.folder(root)
+    images, labels = draw(8, (8, 8, 3))
+    for part in ("train", "test"):
+        save_classes(tmp_path / "data" / part, images, labels)
+    first = sources.folder(str(tmp_path / "data"))
     with monkeypatch.context() as patch:
         patch.setattr("fedjax_collapse.data.reading.images.encoded._decode", None)
-        again = sources.folder(root)
-    assert_fields(again, **first._asdict())
-    assert again.images.dtype == np.uint8
-    save_image(next((root / "train").rglob("*.png")), 255 - first.images[0])
-    assert not np.array_equal(sources.folder(root).images, first.images)
+        again = sources.folder(str(tmp_path / "data"))
+    np.testing.assert_array_equal(first.images, again.images)
+    assert again.class_names == NAMES and again.images.dtype == np.uint8
+    changed = next((tmp_path / "data" / "train").rglob("*.png"))
+    save_image(changed, 255 - images[0])
+    assert not np.array_equal(sources.folder(str(tmp_path / "data")).images, first.images)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_studies
 from conftest import check
 from small_data import assert_parts
+from small_studies import write_config
 from standard_data import CLASSES, SHAPES, draw, python2_pickle, save_hugging_face, save_tfds, save_torchvision
 
 from fedjax_collapse import UserError, sources
@@ -155,6 +157,7 @@ CIFAR10, FASHION, IMAGES = (
         ("cifar10", f"{CIFAR10}/test_batch", damaged(lambda old: pickle.dumps(print)), "it holds builtins.print, and"),
         ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES, labels=[1]), r"uint8\[2, 32, 32, 3\], labels"),
         ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(labels=[1]), "data of shape"),
+        ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES[:1], labels=[10]), "label 10 is not among"),
         ("fashion_mnist", FASHION, damaged(lambda old: old[:-1]), "train-images.*cannot reshape"),
         ("fashion_mnist", FASHION, damaged(lambda old: b"<html>"), "it begins with 3c68746d, exp"),
         ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),
@@ -169,5 +172,15 @@ CIFAR10, FASHION, IMAGES = (
 def test_a_damaged_file_is_named(tmp_path, name, file, damage, message):
     save_torchvision(name, tmp_path, draw(name))
     damage(tmp_path / file)
-    ends = "remove it" if damage is as_pipe else "" if "-1" in message else "fetch it again"
+    ends = "remove it" if damage is as_pipe else "" if "among" in message or "-1" in message else "fetch it again"
     check(f"{message}.*{ends}", getattr(sources, name), tmp_path)
+
+
+def test_one_word_in_the_config_and_the_whole_way_to_the_report():
+    parts = draw("cifar10")
+    save_hugging_face("cifar10", Path("data"), parts)
+    few = write_config(Path(), "config.partition.min_size = 1")
+    assert small_studies.start(few, "--workdir=run", "--config.data.source=cifar10") == 0
+    assert "cifar10" in Path("run/report.html").read_text()
+    sizes = np.load(next(Path("run").glob("*/seed0/partition.npz")))["class_counts"]
+    assert sizes.sum(0).tolist() == np.bincount(parts[0][1]).tolist()

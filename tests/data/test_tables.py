@@ -117,9 +117,12 @@ def test_labels_may_be_names(tmp_path):
     with_names(tmp_path / "data", ("9", "10", "1", "x"))  # numbers by value, before others
     assert_fields(sources.parquet(tmp_path / "data", classes=("x", "9")), class_names=("x", "9"))
     assert_fields(sources.parquet(tmp_path / "data"), class_names=("1", "9", "10", "x"))
-    replace_labels(tmp_path / "data" / "train.parquet", ["9", "-1", *"19x19x"])
-    check("train.parquet: row 1: label -1, expected a class", sources.parquet, tmp_path / "data")
+    for wrong, message in (("", "the label is empty, expected a class"), ("-1", "label -1, expected a class")):
+        replace_labels(tmp_path / "data" / "train.parquet", ["9", wrong, *"19x19x"])
+        check(f"train.parquet: row 1: {message}", sources.parquet, tmp_path / "data")
     with_names(tmp_path / "data")
+    save_parquet(tmp_path / "data" / "test.parquet", EXAMPLES["test"][0], ["zebra"] * 8, ())
+    check("test.parquet, row 0: label 'zebra', expected one of the 4 classes", sources.parquet, tmp_path / "data")
     save_parquet(tmp_path / "data" / "test.parquet", *EXAMPLES["test"], ())
     check("test.parquet, row 0: label .* expected one of the 4 classes of training", sources.parquet, tmp_path / "data")
 

@@ -65,6 +65,12 @@ def test_where_no_loss_is_asked_for_there_is_none(float64, federation, network):
     assert_close(none.variables, default.variables, 1e-12)
 
 
+def test_one_arrives_even_if_all_are_lost(federation, network):
+    result = run(federation, network, FedAvg(TRAINING), LOST.replace(upload_loss=1.0), rounds=4)
+    assert (result.clients["arrived"].sum(axis=1) == 1).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
+
+
 UNRELIABLE = Participation(
     0.8, engine.Available(0.9, period=8), dropout=0.2, stragglers=0.4, upload_loss=0.4,
     clock=engine.Clock(1.0, step_spread=1.0, deadline=4.0),
@@ -82,8 +88,9 @@ def test_layouts_and_storages_agree(float64, federation, network):
         for name in ("steps", "arrived"):
             assert_same_bits(result.clients[name], expected.clients[name])
         assert [r["virtual/seconds"] for r in result.metrics] == [r["virtual/seconds"] for r in expected.metrics]
-    hosted = dict(client_map=engine.Chunked(2), storage="host")
-    hosted = run(federation, network, ALGORITHM, UNRELIABLE, rounds=4, **hosted)
+    hosted = run(
+        federation, network, ALGORITHM, UNRELIABLE, rounds=4, client_map=engine.Chunked(2), storage="host"
+    )  # fmt: skip
     assert_same_bits(hosted.clients, chunked.clients)
     assert_same_bits(hosted.variables, chunked.variables)
     lost = expected.clients["arrived"] == 0

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import small_studies
-from conftest import assert_close
+from conftest import assert_close, assert_same_bits
 from test_lost_uploads import UNRELIABLE
 
 from experiments import launch
@@ -66,11 +66,14 @@ def test_runs_that_go_together_are_the_runs_alone(float64, partitions, network, 
         alone = simulate(run.federation, network, run.algorithm, key=run.key, **OPTIONS)
         assert_close(result.variables, alone.variables, 1e-9)
         assert_close(result.clients, alone.clients, 1e-9)
+        assert_same_bits(result.clients["arrived"], alone.clients["arrived"])
+        assert result.metrics[-1]["virtual/seconds"] == alone.metrics[-1]["virtual/seconds"]
         assert [row["round"] for row in result.metrics] == [2, 3]
         for row, expected in zip(result.metrics, alone.metrics, strict=True):
             assert_close(row, expected, 1e-6)
     losses = [result.metrics[-1]["loss"] for result in results]
     assert len(set(losses)) == 3
+    assert not np.array_equal(*(result.clients["arrived"] for result in results[:2]), equal_nan=True)
 
 
 def test_runs_of_another_structure_do_not_go_together(federation, partitions):

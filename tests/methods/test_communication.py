@@ -199,6 +199,12 @@ def hidden(tree, which):
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
+def test_momentum_that_is_not_reset_is_kept(federation, network):
+    training = TRAINING.replace(momentum=0.5, momentum_reset=False)
+    found, plain = of(federation, network, training), of(federation, network)
+    assert found.kept == count(network)[0] and (found.up, found.down) == (plain.up, plain.down)
+
+
 @pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind().not_sent or kind().reports_update])
 def test_declarations_of_what_is_not_sent(name, federation):
     """With another state that is not sent, a client's upload has the same bits; a report that is not sent is equal for

@@ -347,20 +347,22 @@ def test_lowerings_of_a_network():
 
 
 @pytest.mark.parametrize(
-    ("size", "patch", "image_shape", "with_1000_classes"),
+    ("size", "patch", "image_shape", "backbone", "with_1000_classes"),
     [
-        ("Ti", 16, (224, 224, 3), 5_717_416),
-        ("S", 16, (224, 224, 3), 22_050_664),
-        ("B", 16, (224, 224, 3), 86_567_656),
-        ("Ti", 4, (32, 32, 3), 5_553_832),
-        ("mini", 4, (32, 32, 1), 1_329_512),
-        ("micro", 7, (28, 28, 1), 269_416),
-        ("micro", 4, (28, 28, 1), 269_416),
+        ("Ti", 16, (224, 224, 3), 5_524_416, 5_717_416),
+        ("S", 16, (224, 224, 3), 21_665_664, 22_050_664),
+        ("B", 16, (224, 224, 3), 85_798_656, 86_567_656),
+        ("Ti", 4, (32, 32, 3), 5_360_832, 5_553_832),
+        ("mini", 4, (32, 32, 1), 1_200_512, 1_329_512),
+        ("micro", 7, (28, 28, 1), 204_416, 269_416),
+        ("micro", 4, (28, 28, 1), 204_416, 269_416),
     ],
 )
-def test_published_vits(size, patch, image_shape, with_1000_classes):
+def test_published_vits(size, patch, image_shape, backbone, with_1000_classes):
     params = Model(nn.ViT(1000, size=size, patch=patch), image_shape).variable_shapes().params
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == with_1000_classes
+    counts = {name: sum(leaf.size for leaf in jax.tree.leaves(layer)) for name, layer in params.items()}
+    assert sum(counts.values()) == with_1000_classes
+    assert sum(counts.values()) - counts["Dense_0"] == backbone
 
 
 def test_initialisation_of_a_vit():
