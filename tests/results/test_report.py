@@ -158,9 +158,12 @@ def test_the_folder_of_a_run_has_a_report(federation, network, tmp_path, capsys)
 
 def test_columns_without_a_number_and_deviations_of_one_run_are_left_out(study):
     whole = load(study)
-    head, row, _ = final_table(whole).rows
+    head, row, _ = (table := final_table(whole)).rows
     assert head == ["Arm", "Accuracy (%)", "Best", "Last 10", "Effective rank", "Significant dimensions", "R", "Seeds"]
-    assert row[0] == "fedavg" and all("±" in cell for cell in row[1:-1]) and row[-1] == "3"
+    last = [100 * run.metrics[-1]["accuracy"] for run in whole.of_arm("fedavg")]
+    assert row[:2] == ["fedavg", f"{np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}"]
+    assert all("±" in cell for cell in row[1:-1]) and row[-1] == "3"
+    assert table.notes[0].startswith("Accuracy: of the server model after the last round; best and mean")
     some = [run for run in whole.runs if run.seed == 0 or run.arm == "feddecorr"]
     runs = [dataclasses.replace(run, metrics=[row | {"R": np.nan} for row in run.metrics[:9]]) for run in some]
     head, row, other = final_table(dataclasses.replace(whole, runs=runs)).rows

@@ -47,6 +47,8 @@ def test_a_report_is_complete_and_systems_do_the_same_work(tmp_path):
         assert 0 < row["seconds_per_round"]["max"] < row["seconds_to_first_round"] + 60
         numbers = [value for value in row.values() if isinstance(value, float)]
         assert np.isfinite(numbers).all() and min(numbers) > 0 and len(numbers) == 7 and row["padding_efficiency"] <= 1
+        assert row["seconds_per_step"]["median"] == pytest.approx(1 / row["client_steps_per_second"])
+    assert ours["cost"]["min"] == 1 / ratio[2]
     for rate in ("samples_per_second", "client_steps_per_second"):
         np.testing.assert_allclose(*(row[rate] * row["seconds_per_round"]["median"] for row in rows))
     np.testing.assert_allclose(*(row["final_loss"] for row in rows), rtol=0.02)

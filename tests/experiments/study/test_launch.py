@@ -174,9 +174,12 @@ def test_a_run_that_diverges_stops_with_one_line(tmp_path, capsys):
 
 
 WRONG = {
+    "unknown key": (["--config.rouns=3"], "'rouns': did you mean 'rounds'"),
     "with one dash": (["-config.clip=0"], "unknown config key in --config.clip: 'clip': expected one of arms"),
     "a usual name": (["-config.training.lr=0.1"], "'lr': did you mean 'learning_rate'? expected one of batch_size"),
     "a usual name without its section": (["--config.lr=0.1"], "'lr': did you mean 'training.learning_rate'?"),
+    "a usual name of a method's option": (["--config.methods.fedprox.mu=0.1"], "'mu': did you mean 'strength'?"),
+    "a negative flag": (["--workers=-1"], "-1 is negative, expected >= 0"),
     "two configs": (["--config=pfllib"], "--config is given twice, as", "pfllib: expected one"),
     "a key of another section": (["--config.server.epochs=1"], "'epochs': did you mean 'training.epochs'?"),
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
