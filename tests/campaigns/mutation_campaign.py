@@ -14,6 +14,7 @@ rounds. Exit status: 0, or 1 if a change was not noticed, within ten minutes. At
 
 import argparse
 import ast
+import functools
 import hashlib
 import os
 import shutil
@@ -138,21 +139,48 @@ def _by_one(node):
 
 
 def importing(root: Path, file: str) -> list[str]:
-    """Returns the test files that import a module, or a name that it defines from the package that has it."""
-    tree = ast.parse((root / file).read_text(encoding="utf-8"))
-    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    names, room = {Path(file).stem, *defined}, Path(file).parts[1]  # such as losses
+    """Returns the test files that import a module, or a name that it defines from a package that has it.
 
-    def uses(test):
-        tree = ast.parse(test.read_text(encoding="utf-8"))
-        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-        ours = [node for node in imported if node.module.startswith("fedjax_collapse")]
-        if any(alias.name in names for node in ours for alias in node.names):
+    What tests do not import, or should not by its name, is tested with the modules that import it.
+    """
+    library, tests = ([*sorted((root / folder).rglob("*.py"))] for folder in ("fedjax_collapse", "tests"))
+    modules, found = [root / file], []
+    while modules and not found:
+        if not modules[0].name.startswith("_") or modules[0].name == "__init__.py":
+            found = [test for test in tests if test.name.startswith("test_") and _uses(test, modules)]
+        names = {".".join(_parts(module.relative_to(root))) for module in modules}
+        modules = [path for path in library if not found and names & _imported_by(path)]
+    return [str(test.relative_to(root)) for test in found]
+
+
+def _parts(path):
+    """Returns the names of the packages and of the module."""
+    return path.parts[:-1] if path.name == "__init__.py" else path.with_suffix("").parts
+
+
+def _imported_by(path):
+    """Returns the dotted names of the modules from which a file imports, and of what it imports."""
+    nodes = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+
+
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _uses(test, modules):
+    tree = _tree(test)
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    names = {a.name for node in imported if node.module.startswith("fedjax_collapse") for a in node.names}
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    found = {(node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name)}
+    for module in modules:
+        parts, body = _parts(module), _tree(module).body
+        defined = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        if names & {parts[-1], *defined} or any(package in parts and name in defined for package, name in found):
             return True
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in defined]
-        return any(isinstance(node.value, ast.Name) and node.value.id == room for node in attributes)
-
-    return [str(test.relative_to(root)) for test in sorted((root / "tests").rglob("test_*.py")) if uses(test)]
+    return False
 
 
 def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
