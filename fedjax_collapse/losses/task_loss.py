@@ -51,7 +51,7 @@ def _surprisal_and_exponentials(logits, labels, mask):
 
 def _surprisal_gradient(kept, cotangents):
     exponentials, sums, labels, mask = kept
-    is_label = jnp.arange(exponentials.shape[1]) == labels[:, None]
+    is_label = jnp.arange(exponentials.shape[1])[None] == labels[:, None]
     scales = cotangents / sums
     gradient = exponentials * scales[:, None] - jnp.where(is_label, cotangents[:, None], 0)
     return jnp.where(mask[:, None], gradient, 0), None, None

@@ -112,6 +112,8 @@ def on_prototypes(function, *flags):
 
 
 LOSSES = {
+    "task": Loss(losses.cross_entropy, (LOGITS,), LABELS, dims=(5, 19)),
+    "task, many": Loss(losses.cross_entropy_of_many, (LOGITS,), LABELS, dims=(5, 19)),
     "balanced": on_counts(losses.balanced_cross_entropy),
     "balanced, floor_one": on_counts(losses.balanced_cross_entropy, 0.7, "floor_one"),
     "balanced, eps": on_counts(losses.balanced_cross_entropy, 1.0, "eps"),
@@ -161,6 +163,7 @@ LOSSES = {
 
 
 VALUES = {  # on each of the loss's features
+    **dict.fromkeys(("task", "task, many"), (1.33401834739,)),
     "balanced": (0.623192513601,),
     "balanced, floor_one": (0.907549655369,),
     "balanced, eps": (0.623192516112,),
@@ -206,11 +209,11 @@ VALUES = {  # on each of the loss's features
 
 
 def test_every_loss_is_here():
-    """But for FedProx's, which is of params, the tasks' (``tests/nn/test_task.py``), those of views of an example
-    (``tests/methods/test_self_supervised.py``), and what is no loss."""
+    """But for FedProx's, which is of params, those of several labels (``tests/nn/test_task.py``) and of views of an
+    example (``tests/methods/test_self_supervised.py``), and what is no loss."""
     table = set(re.findall(r"losses\.(\w+)", Path(__file__).read_text()))
     public = {name for name, value in vars(losses).items() if inspect.isfunction(value)}
-    of_tasks = {"cross_entropy", "cross_entropy_of_many", "binary_cross_entropy", "summed_binary_cross_entropy"}
+    of_tasks = {"binary_cross_entropy", "summed_binary_cross_entropy"}
     of_views = {"cosines", "view_similarity", "pair_uniformity", "tangent_distance"}
     assert public - table == {*of_tasks, *of_views, "class_sums", "masked_mean", "proximal_distance"}
 
