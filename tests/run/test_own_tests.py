@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from conftest import assert_close, assert_same_bits, check, run_at_once
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -36,6 +36,7 @@ def federation(split=OwnSplit(), sizes=(40, 4, 61, 35)):  # noqa: B008
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), test=st.sampled_from([0.1, 0.25, 0.5]),
     validation=st.sampled_from([0, 0.2]), stratified=st.booleans(), seed=st.integers(0, 9),
 )  # fmt: skip
+@example(sizes=[100], test=0.25, validation=0.29, stratified=False, seed=0)  # 0.29 * 100 is below 29
 @settings(max_examples=60, deadline=None)
 def test_rows_are_divided_by_the_shares(sizes, test, validation, stratified, seed):
     partition = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
