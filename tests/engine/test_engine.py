@@ -104,12 +104,21 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 1
     assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
 
-    def outcome(parts):
-        rounds, *given = start_rounds(federation, model, FedAvg(TRAINING), engine.Chunked(1))
-        rounds = engine.RoundSpec(model, rounds.layout._replace(batch_parts=parts))
-        return engine.run_rounds(rounds, *given, 1)[1:]
+    def loss(view):
+        jax.debug.callback(lambda labels: computed.append(len(labels)), view.batch.labels)
+        return view.model.task.loss(view.outputs, view.batch)
 
-    assert_close(outcome(3), outcome(1), 1e-5)
+    def outcome(parts):
+        algorithm = FedAvg(TRAINING.replace(task_loss=loss))
+        rounds, *given = start_rounds(federation, model, algorithm, engine.Chunked(1))
+        rounds = engine.RoundSpec(model, rounds.layout._replace(batch_parts=parts))
+        return jax.block_until_ready(engine.run_rounds(rounds, *given, 1)[1:])
+
+    computed = []
+    in_parts = outcome(3)
+    jax.effects_barrier()
+    assert sum(computed) == TRAINING.epochs * engine_layout.padded_sizes(sizes, 8, 3).sum()
+    assert_close(in_parts, outcome(1), 1e-5)
 
 
 @pytest.mark.slow
