@@ -4,11 +4,11 @@ import collections
 import dataclasses
 
 import pytest
+from conftest import check
 from flax import struct
 
 from experiments.commands import manual
 from experiments.study import launch_options
-from fedjax_collapse import UserError
 from fedjax_collapse.config import base, keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys
@@ -60,8 +60,7 @@ def test_it_is_a_key_with_its_default_and_its_checks(added):
     assert (values[sections[0]] if sections else values)[name] == 7
     check_keys(values)
     (values[sections[0]] if sections else values)[name] = 0
-    with pytest.raises(UserError, match=rf"{added} 0 is too small, expected >= 1"):
-        check_keys(values)
+    check(rf"{added} 0 is too small, expected >= 1", check_keys, values)
 
 
 def test_it_is_in_help_completion_and_the_page_of_keys(added):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
-from conftest import assert_same_bits, one_line
+from conftest import assert_same_bits, check, one_line
 
 import fedjax_collapse
 from fedjax_collapse import REGRESSION, FedAvg, LocalTraining, Method, Model, Participation, engine, nn, simulate
@@ -76,8 +76,7 @@ def test_wrong_options_are_named(name):
         wrong = [value for value in WRONG if problem(value, hint)]
         assert wrong
         for value in wrong:
-            with one_line(f"^{kind.__name__}: {option} "):
-                FedAvg(methods={"it": kind(**{option: value})}).check()
+            check(f"^{kind.__name__}: {option} ", FedAvg(methods={"it": kind(**{option: value})}).check)
 
 
 @pytest.mark.parametrize("hook", exclusives())
@@ -92,8 +91,7 @@ def test_methods_with_one_exclusive_hook_do_not_go_together(hook):
 def test_methods_that_need_classes():
     regression = Model(nn.MLP(4, hidden=(6,)), (8, 8, 2), task=REGRESSION)
     for name in NEEDING_CLASSES:
-        with one_line(r"no classes|(a|the) task of classification"):
-            FedAvg(methods={"it": METHODS[name]()}).check(regression)
+        check(r"no classes|(a|the) task of classification", FedAvg(methods={"it": METHODS[name]()}).check, regression)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: "-".join(algorithm.methods))

@@ -4,7 +4,7 @@ import builtins
 import re
 
 import pytest
-from conftest import one_line
+from conftest import check
 
 from fedjax_collapse.run.privacy import Mechanism, epsilon, noise_multiplier
 from fedjax_collapse.run.privacy.accounting import _library
@@ -97,8 +97,7 @@ def test_noise_by_pld():
     ],
 )  # fmt: skip
 def test_wrong_input(mechanism, options, message):
-    with one_line(re.escape(message)):
-        epsilon(mechanism, **{"noise_multiplier": 1.0, "delta": 1e-5} | options)
+    check(re.escape(message), epsilon, mechanism, **{"noise_multiplier": 1.0, "delta": 1e-5} | options)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -110,5 +109,4 @@ def test_a_missing_package_is_named(monkeypatch):
         return original(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with one_line(r'pip install "fedjax_collapse\[privacy\]"'):
-        _library()
+    check(r'pip install "fedjax_collapse\[privacy\]"', _library)

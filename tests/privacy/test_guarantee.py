@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import one_line, run_at_once
+from conftest import check, run_at_once
 from flax import struct
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -99,8 +99,7 @@ def test_what_breaks_the_guarantee(federation, network, monkeypatch, algorithm, 
         run_at_once(federation, network, algorithm, **options)
         return
     monkeypatch.setattr(engine, "trace", None)
-    with one_line(re.escape(message)):
-        run_at_once(federation, network, algorithm, **options)
+    check(re.escape(message), run_at_once, federation, network, algorithm, **options)
 
 
 @pytest.mark.parametrize(("z", "expected"), [(1.0, 3.139), (1.9, 1.438)])
@@ -139,8 +138,7 @@ def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
 
 
 def test_running_statistics(federation, model):
-    with one_line(r"running statistics .* in the mean, .* or private='batch_norm'"):
-        PRIVATE.check(model)
+    check(r"running statistics .* in the mean, .* or private='batch_norm'", PRIVATE.check, model)
     PRIVATE.replace(private="batch_norm").check(model)
     group = Model(nn.SmallCNN(4, channels=(6,), norm="group"), federation.input_shape)
     PRIVATE.check(group)
@@ -291,8 +289,6 @@ def test_wrong_configs(changes, message):
         build.algorithm(config)
     assert message in str(error.value)
     config |= dict(privacy=dict(epsilon=1.0, delta=1e-5, population=20), methods={})
-    with one_line(r"privacy.epsilon: no method adds noise"):
-        build.algorithm(config)
+    check(r"privacy.epsilon: no method adds noise", build.algorithm, config)
     config |= dict(methods=dict(dp_fedavg=dict(noise_multiplier=1.0)))
-    with one_line(r"privacy.epsilon and methods.dp_fedavg.noise_multiplier: .* give one"):
-        build.algorithm(config)
+    check(r"privacy.epsilon and methods.dp_fedavg.noise_multiplier: .* give one", build.algorithm, config)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import one_line
+from conftest import check
 
 from experiments.configs import base
 from fedjax_collapse import UserError
@@ -126,5 +126,4 @@ def test_a_key_that_says_nothing_is_rejected(monkeypatch):
     with_it = keys() | {"cohort.peek": Key("cohort.peek", 0, int, "how closely the server looks")}
     monkeypatch.setattr("fedjax_collapse.config.keys.keys", lambda: with_it)
     config = config_of({"cohort.peek": 1})
-    with one_line(r"config.cohort.peek 1: not known to be private, expected its default, 0"):
-        build.check_privacy(config)
+    check(r"config.cohort.peek 1: not known to be private, expected its default, 0", build.check_privacy, config)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import check
 from small_studies import BASE, write_config
 
 from experiments import launch
@@ -168,8 +168,7 @@ def open_to_all(line):
 
 @pytest.mark.parametrize("line", WRONG)
 def test_wrong_line_of_a_config_is_told_in_one_line(config_file, line):
-    with one_line(re.escape(WRONG[line])):
-        prepare(launch.parse([config_file(open_to_all(line))]).config)
+    check(re.escape(WRONG[line]), prepare, launch.parse([config_file(open_to_all(line))]).config)
 
 
 @pytest.mark.parametrize("line", RIGHT)
@@ -187,8 +186,7 @@ def test_right_line_of_a_config_works(config_file, line):
     ],
 )
 def test_config_files_that_return_something_else(config_file, line, message):
-    with pytest.raises(UserError, match=message):
-        launch.parse([config_file(line)])
+    check(message, launch.parse, [config_file(line)])
 
 
 def test_a_config_file_is_executed_once_and_as_a_module(tmp_path, recwarn):

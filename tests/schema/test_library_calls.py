@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import one_line
+from conftest import check
 from flax import linen
 
 import fedjax_collapse as fc
@@ -146,35 +146,30 @@ def call(federation):
     return simulate_with
 
 
-def check(function, message):
-    with one_line(message):
-        function()
-
-
 @pytest.mark.parametrize(("given", "message"), SIMULATE)
 def test_arguments_of_simulate(call, given, message):
-    check(lambda: call(**given), message)
+    check(message, call, **given)
 
 
 @pytest.mark.parametrize("name", ["federation", "model", "algorithm", "rounds", "key", *Options.__annotations__])
 def test_no_argument_of_simulate_takes_what_it_is_not(call, name):
     for value in (object(), 1j, [{}], jnp.ones((2, 2)) / 3):
-        check(lambda value=value: call(**{name: value}), rf"{name}\b.*expected")
+        check(rf"{name}\b.*expected", call, **{name: value})
 
 
 @pytest.mark.parametrize(("make", "message"), MODELS)
 def test_models(call, make, message):
-    check(lambda: call(model=make()), message)
+    check(message, lambda: call(model=make()))
 
 
 @pytest.mark.parametrize(("make", "message"), ALGORITHMS)
 def test_algorithms(call, make, message):
-    check(lambda: call(algorithm=make()), message)
+    check(message, lambda: call(algorithm=make()))
 
 
 @pytest.mark.parametrize(("make", "message"), OTHERS)
 def test_other_calls(make, message):
-    check(make, message)
+    check(message, make)
 
 
 @pytest.mark.parametrize("name", inspect.signature(Federation.from_arrays).parameters)
@@ -184,4 +179,4 @@ def test_arguments_of_a_federation(name):
     images[0] = 1
     usual = dict(images=images, labels=labels, partition=[[0, 1], [2, 3]], test_images=images, test_labels=labels)
     for value in (KEY, object(), {}, 1j, lambda: 3, "a"):
-        check(lambda value=value: Federation.from_arrays(**usual | {name: value}), "")
+        check("", Federation.from_arrays, **usual | {name: value})

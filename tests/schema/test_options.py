@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, one_line, run_at_once
+from conftest import assert_same_bits, check, run_at_once
 from flax import linen, struct
 from jax.tree_util import Partial
 
@@ -114,8 +114,7 @@ def test_records_functions_and_their_choices():
         (lambda: check_fields(Pair(1, None)), "Pair: second None: expected str, got NoneType"),
         (lambda: function(None, 0), "function: count 0 is too small"),
     ):
-        with pytest.raises(UserError, match=message):
-            call()
+        check(message, call)
 
 
 def test_flags_of_optimizers_are_part_of_the_program(federation):
@@ -155,11 +154,9 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     ],
 )
 def test_optimizers_that_are_none(optimizer, message):
-    with one_line(message):
-        LocalTraining(optimizer=optimizer).check()
+    check(message, LocalTraining(optimizer=optimizer).check)
     if not isinstance(optimizer, Partial):
-        with pytest.raises(UserError, match="FedAvg: server_optimizer"):
-            FedAvg(server_optimizer=optimizer).check()
+        check("FedAvg: server_optimizer", FedAvg(server_optimizer=optimizer).check)
 
 
 def test_muon_trains_matrices(model, network):
@@ -170,8 +167,7 @@ def test_muon_trains_matrices(model, network):
         ("FedAvg: server_optimizer", FedAvg(server_optimizer=constructor(optax.contrib.muon, learning_rate=1.0))),
     ):
         algorithm.check(network)
-        with pytest.raises(UserError, match=f"{what} muon: .* would train Conv_0/kernel, of 4 axes, with Adam; expect"):
-            algorithm.check(model)
+        check(f"{what} muon: .* would train Conv_0/kernel, of 4 axes, with Adam; expect", algorithm.check, model)
         algorithm.replace(training=algorithm.training.replace(freeze="body")).check(model)
 
     def of_kernels(params):
@@ -204,8 +200,7 @@ class Shaped(linen.Module):
 )
 def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, logits, message):
     network = Model(Shaped(features, logits), federation.input_shape)
-    with one_line(message):
-        run_at_once(federation, network, FedAvg())
+    check(message, run_at_once, federation, network, FedAvg())
 
 
 def test_a_batch_that_no_client_has_is_refused(federation):
@@ -254,8 +249,7 @@ def test_no_network_takes_what_is_no_option(name):
         if option_ in ("num_classes", "parent", "name"):  # given, or Linen's own
             continue
         for value in (NAN, INF, {}, ("a",), 2**40, *(["abc"] if problem("abc", hint) else [])):
-            with pytest.raises(UserError, match=rf"network.{option_} "):
-                check_arguments("network", made, {option_: value}, dict(num_classes=3))
+            check(rf"network.{option_} ", check_arguments, "network", made, {option_: value}, dict(num_classes=3))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -269,5 +263,4 @@ def test_no_source_or_partition_takes_what_it_is_not(name):
     for key, parameter in inspect.signature(function).parameters.items():
         if isinstance(parameter.default, (bool, int, float, tuple)) or key in ("alpha", "classes_per_client"):
             for value in (NAN, INF, "abc", {}, 2**40, None):
-                with pytest.raises(UserError, match=f"{name}: {key} "):
-                    function(**{**given, key: value})
+                check(f"{name}: {key} ", function, **{**given, key: value})

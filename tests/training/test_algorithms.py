@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import Given, assert_close, assert_same_bits, check, one_line
+from conftest import Given, assert_close, assert_same_bits, check
 from engine_rounds import run_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn, simulate
@@ -142,6 +142,13 @@ def test_two_scalar_clients(float64, name):
     if name in ("feddyn", "feddc"):
         cloud = with_method(algorithm, evaluate="cloud")
         assert evaluated(cloud, SCALAR, after[-1].server, after[-1].clients) is after[-1].server.variables
+
+
+def test_variates_of_scaffold_after_one_step_are_gradients(float64):
+    """At 0, of the two quadratics; the server's is their mean."""
+    (after,) = states(FedAvg(training(epochs=1), {"scaffold": methods.Scaffold()}), two_clients(), FULL[:1])
+    shared, memory = extras(after)
+    np.testing.assert_allclose([*memory, shared], [-2, 3, 0.5], atol=1e-12)
 
 
 def test_a_loss_may_be_a_number():
@@ -378,5 +385,4 @@ OUT_OF_RANGE = dict(
 
 @pytest.mark.parametrize("option", OUT_OF_RANGE)
 def test_wrong_hyper_parameters(option):
-    with one_line(f"LocalTraining: {option} "):
-        FedAvg(training(**{option: OUT_OF_RANGE[option]})).check()
+    check(f"LocalTraining: {option} ", FedAvg(training(**{option: OUT_OF_RANGE[option]})).check)
