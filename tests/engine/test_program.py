@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import TRAINING, check, one_line
+from conftest import TRAINING, one_line
 
 from experiments.study import layouts
 from fedjax_collapse import FedAvg, Model, Scaffold, engine, nn, simulate
@@ -72,7 +72,8 @@ def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
 def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda devices: 1000)
     assert "client states on the host" in announced(federation, network, engine.Chunked(1))
-    check("storage 'tape': expected one of auto, device, h", announced, federation, network, engine.Chunked(1), "tape")
+    with one_line("storage 'tape': expected one of auto, device, host, disk"):
+        announced(federation, network, engine.Chunked(1), "tape")
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
     with one_line(r"engine\.runs=separate"):
         simulate_runs(runs, network, Schedule(1), Hardware(engine.Chunked(1), engine.Vectorized()))

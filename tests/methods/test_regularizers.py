@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, check
+from conftest import assert_close, assert_same_bits, check, one_line
 from engine_rounds import start_rounds
 from loss_checks import Z6, evaluate, pad
 from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
@@ -67,7 +67,8 @@ def test_one_hot_prototypes_stay():
 
 def test_fedproc_is_rejected_with_another_task_loss(model):
     for methods in ({"fedproc": FedProc(), "fedlc": FedLC()}, {"fedlc": FedLC(), "fedproc": FedProc()}):
-        check("methods fedproc and fedlc: fedproc ends with plain", FedAvg(LocalTraining(), methods).check, model)
+        with one_line("methods fedproc and fedlc: fedproc ends with plain cross-entropy"):
+            FedAvg(LocalTraining(), methods).check(model)
 
 
 def test_fedproc_fades_into_cross_entropy():
@@ -234,5 +235,6 @@ class WithoutLevels(flax.linen.Module):
 
 def test_a_network_without_levels_has_the_last():
     model = Model(WithoutLevels(), (4, 4, 1))
-    check("network WithoutLevels offers no levels; sow", FedAvg(LocalTraining(), {"fedrcl": FedRCL()}).check, model)
+    with one_line("network WithoutLevels offers no levels; sow them"):
+        FedAvg(LocalTraining(), {"fedrcl": FedRCL()}).check(model)
     FedAvg(LocalTraining(), {"fedrcl": FedRCL(levels="last")}).check(model)
