@@ -146,16 +146,24 @@ def importing(root: Path, file: str) -> list[str]:
     library, tests = ([*sorted((root / folder).rglob("*.py"))] for folder in ("fedjax_collapse", "tests"))
     modules, found = [root / file], []
     while modules and not found:
+        names = {_dotted(module.relative_to(root)): _defined_by(module) for module in modules}
         if not modules[0].name.startswith("_") or modules[0].name == "__init__.py":
-            found = [test for test in tests if test.name.startswith("test_") and _uses(test, modules)]
-        names = {".".join(_parts(module.relative_to(root))) for module in modules}
-        modules = [path for path in library if not found and names & _imported_by(path)]
+            found = [test for test in tests if test.name.startswith("test_") and _uses(test, names)]
+        modules = [path for path in library if not found and names.keys() & _imported_by(path)]
     return [str(test.relative_to(root)) for test in found]
 
 
-def _parts(path):
-    """Returns the names of the packages and of the module."""
-    return path.parts[:-1] if path.name == "__init__.py" else path.with_suffix("").parts
+def _dotted(path):
+    return ".".join(path.parts[:-1] if path.name == "__init__.py" else path.with_suffix("").parts)
+
+
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _defined_by(path):
+    return {node.name for node in _tree(path).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
 def _imported_by(path):
@@ -164,23 +172,16 @@ def _imported_by(path):
     return {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
 
 
-@functools.cache
-def _tree(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _uses(test, modules):
-    tree = _tree(test)
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = {a.name for node in imported if node.module.startswith("fedjax_collapse") for a in node.names}
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+def _uses(test, names):
+    """Returns whether a test uses one of the modules; ``names`` are what each, by its dotted name, defines."""
+    imported = _imported_by(test)
+    ours = {name.rpartition(".")[2] for name in imported if name.startswith("fedjax_collapse")}
+    attributes = [node for node in ast.walk(_tree(test)) if isinstance(node, ast.Attribute)]
     found = {(node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name)}
-    for module in modules:
-        parts, body = _parts(module), _tree(module).body
-        defined = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        if names & {parts[-1], *defined} or any(package in parts and name in defined for package, name in found):
-            return True
-    return False
+    return any(
+        module in imported or ours & defined or any(a in module.split(".") and b in defined for a, b in found)
+        for module, defined in names.items()
+    )
 
 
 def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
