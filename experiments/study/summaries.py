@@ -36,7 +36,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         with console.wait(f"reading {workdir}"):
             study = load(workdir)
         console.print_table(study)
-        for note in filter(None, (verdict(study), *state_notes(study))):
+        for note in (verdict(study), *state_notes(study)):
             console.note(note)
         if is_current(workdir, now):
             console.note(f"report: {workdir / REPORT} (up to date)")

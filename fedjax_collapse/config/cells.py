@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 from fedjax_collapse.config.keys import Data
 from fedjax_collapse.core.records import UserError
 
-OF_STUDY = (
-    "arms",
-    "settings",
-    "sweep",
-    "means",
-    "paper",
-    "title",
-)  # keys that define the cells instead of their values
+# keys that define the cells instead of their values
+OF_STUDY = ("arms", "settings", "sweep", "means", "paper", "title")
 _OF_DATA = ("data", "clients", "partition", "own_tests")  # sections with equal values in all arms of a setting
 _CHOICES = ("name", "source")  # keys whose values decide the other keys of a section
 OF_ALL_DATA = Data._fields[1:]  # keys of ``data`` that are not options of one source

@@ -27,14 +27,8 @@ TOGETHER = "together.json"  # the runs that it is batched with
 ERROR_LOG = "error.log"  # a one-line message, and the traceback
 
 RESERVED = (EXPORT, NUMBERS, REPLACED)  # names in a study's folder that neither a setting nor an arm may have;
-RESERVED_FILES = (
-    CONFIG,
-    ARMS,
-    PROVENANCE,
-    SUMMARY,
-    REPORT,
-    LOCK,
-)  # likewise, also with a suffix while they are written
+# likewise, also with a suffix while they are written
+RESERVED_FILES = (CONFIG, ARMS, PROVENANCE, SUMMARY, REPORT, LOCK)
 
 
 def run_folder(study: Path, name: tuple[str, int]) -> Path:

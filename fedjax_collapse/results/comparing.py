@@ -10,6 +10,7 @@ from fedjax_collapse.config.cells import CellName, merged
 from fedjax_collapse.results.metrics import ACCURACY, DEAD_FEATURES, EFFECTIVE_RANK, Metric, show_number
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.summaries import mean_and_std
+from fedjax_collapse.results.writing import Alike, Bold
 from fedjax_collapse.run.measurement import HEADLINES
 
 CONFIDENCE = 0.95  # of intervals
@@ -119,19 +120,14 @@ def _hashes(study: Results, run: Run) -> Mapping[str, str]:
     return {}
 
 
-class Best(NamedTuple):
-    """The cells of a setting with the best mean of a metric, and those that may be as good."""
+def best_of(study: Results, metric: Metric) -> dict[CellName, type[str]]:
+    """Returns ``Bold`` for the best cells of each setting, ``Alike`` for those that may be as good; else nothing.
 
-    best: set[CellName]
-    alike: set[CellName]  # their differences from the best, over pairs of runs, have an interval that contains 0
-
-
-def best_of(study: Results, metric: Metric) -> Best:
-    """Returns the best cells of each setting; none if neither direction of the metric is better.
-
-    Only arms with the same kind of accuracy are compared, and only with at least two pairs of runs to compare.
+    The differences of the latter from the best, over pairs of runs, have an interval that contains 0. Only arms with
+    the same kind of accuracy are compared, and only with at least two pairs of runs to compare. There are none if
+    neither direction of the metric is better.
     """
-    found, groups = Best(set(), set()), {}
+    found, groups = {}, {}
     for cell, kind in study.headlines.items():
         groups.setdefault((cell.setting, kind), []).append(cell)
     sign = {"higher": 1, "lower": -1}.get(metric.better, 0)
@@ -143,8 +139,7 @@ def best_of(study: Results, metric: Metric) -> Best:
             continue
         compared = {cell: comparison(study, cell, tops[0].arm, metric) for cell in cells if cell not in tops}
         if len(tops) > 1 or any(of.has_interval for of in compared.values()):
-            found.best.update(tops)
-            found.alike.update(cell for cell, of in compared.items() if of.may_be_zero)
+            found |= dict.fromkeys(tops, Bold) | {cell: Alike for cell, of in compared.items() if of.may_be_zero}
     return found
 
 

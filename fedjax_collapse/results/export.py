@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedjax_collapse.core import files
 from fedjax_collapse.results import tables
+from fedjax_collapse.results.annotations import DataFrame
 from fedjax_collapse.results.comparing import dead_notes, recommendations
 from fedjax_collapse.results.metrics import ACCURACY, Metric
 from fedjax_collapse.results.paper import paper_of
@@ -15,9 +15,6 @@ from fedjax_collapse.results.plot.drawing import for_column, save_figure
 from fedjax_collapse.results.study import Results
 from fedjax_collapse.results.tables import Table, final_table
 from fedjax_collapse.results.writing import csv_text, in_latex, in_markdown, latex, markdown
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WRITERS = {"md": (markdown, in_markdown, "## {}\n"), "tex": (latex, in_latex, "% {}")}
 TABLES = (*_WRITERS, "csv")
@@ -104,7 +101,7 @@ def save_figures(study: Results, folder: Path, kinds: Sequence[str]) -> list[Pat
     return paths
 
 
-def _together(frames: Mapping[str, "pd.DataFrame"]) -> "pd.DataFrame":
+def _together(frames: Mapping[str, DataFrame]) -> DataFrame:
     """Returns one frame, with a column of studies if there are several; cells that a study lacks are NaN."""
     import pandas as pd
 

@@ -99,9 +99,8 @@ def energies(study: Results, base: str, metric: str = "measured/adapters/beyond_
         UserError: the study has no such arm, or no finished run has the metric.
     """
     check_name("measurement", metric, study.measurements)
-    runs = study.finished().frame.groupby(_RUN, sort=False)
     measured = study.finished().frame.dropna(subset=[metric]).groupby(_RUN, sort=False)
-    accuracy = ACCURACY.factor * runs.tail(1).set_index(_RUN)[ACCURACY.name].astype(float)
+    accuracy = ACCURACY.factor * study.final[ACCURACY.name]
     found = {"first": measured[metric].first(), "last": measured[metric].last()}
     found["effective_rank"] = measured["measured/adapters/effective_rank"].last()
     return pd.DataFrame(found).assign(accuracy=accuracy, gain=_over(study, base, ACCURACY.name)["accuracy"])

@@ -25,7 +25,8 @@ _KINDS = {
 Numbers = Mapping[str, Mapping[str, float]]  # by column of the table and arm
 _NONE: Mapping = MappingProxyType({})
 Moments = tuple[float, float, int]  # mean, standard deviation (n - 1), number of runs that have a value
-OVERLAP, APART, UNKNOWN = "≈", "≠", "|"  # what stands between ours and a comparable number of the paper
+OVERLAP, APART = "≈", "≠"  # what stands between ours and a comparable number of the paper; | where neither is known
+_SINGLE = "one seed"
 
 
 class Paper(NamedTuple):
@@ -128,20 +129,11 @@ class Published(NamedTuple):
     mean: float
     spread: float | None  # None where the paper prints none
     format: str
-    is_comparable: bool
-    agrees: bool | None = None  # None if it is not compared, or cannot be
-    is_of_one_seed: bool = False  # so that it cannot be
+    word: str  # what ``mark`` stands for, or why it is not compared, in files for programs; empty if nothing is known
 
     @property
     def mark(self) -> str:
-        return {True: OVERLAP, False: APART, None: UNKNOWN}[self.agrees]
-
-    @property
-    def word(self) -> str:
-        """What ``mark`` stands for, in files for programs."""
-        if not self.is_comparable:
-            return "not comparable"
-        return {True: "overlap", False: "apart", None: "one seed" * self.is_of_one_seed}[self.agrees]
+        return {"overlap": OVERLAP, "apart": APART}.get(self.word, "|")
 
     def __str__(self) -> str:
         shown = show_number(self.mean, self.format)
@@ -161,15 +153,15 @@ def published(paper: Paper, metric: Metric, column: str, arm: str, ours: Moments
     mean, spread = (numbers.get(column, {}).get(arm) for numbers in (paper.values, paper.spreads))
     if mean is None:
         return None
-    their = Published(mean, spread, ".2f" if paper.is_percent else ".6g", paper.comparable)
+    their = Published(mean, spread, ".2f" if paper.is_percent else ".6g", "" if paper.comparable else "not comparable")
     if not paper.comparable or not (paper.is_percent or paper.spreads):
         return their
     mean, std, n = ours or (math.nan, math.nan, 0)
     if not math.isfinite(mean + std):
-        return their._replace(is_of_one_seed=n == 1)
+        return their._replace(word=_SINGLE * (n == 1))
     own, std = (Decimal(f"{metric.factor * value:{metric.format}}") for value in (mean, std))  # as they are shown
     theirs, margin = (Decimal(f"{value:{their.format}}") for value in (their.mean, spread or 0))
-    return their._replace(agrees=abs(own - theirs) <= std + margin)
+    return their._replace(word="overlap" if abs(own - theirs) <= std + margin else "apart")
 
 
 def published_for(paper: Paper, cell: CellName, metric: Metric, ours: Moments) -> Published | None:
@@ -193,13 +185,13 @@ def agreement_note(found: Mapping[str, Published]) -> str:
         (True, f"{OVERLAP}: the intervals mean ± standard deviation overlap"),
         (False, f"Without a spread of the paper, {OVERLAP}: its mean is in our interval mean ± standard deviation"),
     ):
-        alike = {name: of.agrees for name, of in found.items() if (of.spread is not None) == has_spread}
-        compared = {name: agrees for name, agrees in alike.items() if agrees is not None}
+        alike = {name: of.mark for name, of in found.items() if (of.spread is not None) == has_spread}
+        compared = [mark for mark in alike.values() if mark in (OVERLAP, APART)]
         if compared:
-            apart = ", ".join(name for name, agrees in compared.items() if not agrees)
-            counted = f"{test}, in {sum(compared.values())} of {len(compared)} cells"
+            apart = ", ".join(name for name, mark in alike.items() if mark == APART)
+            counted = f"{test}, in {compared.count(OVERLAP)} of {len(compared)} cells"
             sentences.append(counted + (f"; {APART}: not in {apart}." if apart else "."))
-    if single := [name for name, of in found.items() if of.is_of_one_seed]:
+    if single := [name for name, of in found.items() if of.word == _SINGLE]:
         which = f" in {', '.join(single)}" if sentences else ""
         sentences.append(f"One seed has no interval to compare{which}.")
     return " ".join(sentences)

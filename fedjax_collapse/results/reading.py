@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_collapse.config.cells import arms_of, merged, settings_of
-from fedjax_collapse.config.folder import CONFIG, PARTITION, PROVENANCE, SUMMARY
+from fedjax_collapse.config.folder import CONFIG, PROVENANCE, SUMMARY
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import EPOCH, UserError
 from fedjax_collapse.core.round_arrays import Arrays, read_arrays, read_npz
@@ -129,12 +129,11 @@ def read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], lis
 
 def read_kind(folder: Path, kind: str) -> Arrays:
     """Reads the arrays of one kind of a run; empty if there are none. Numbers that are too large become NaN."""
-    path = folder / PARTITION if kind == "partition" else folder / f"{kind}.npz"
+    path = folder / f"{kind}.npz"
     arrays = read_npz(path) if kind == "partition" else read_arrays(folder, kind)
     with _naming(path):
         _check_arrays(kind, arrays)
-    large = {name: np.abs(a) > LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
-    return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
+    return arrays | {n: np.where(np.abs(a) > LARGEST, np.nan, a) for n, a in arrays.items() if a.dtype.char == "d"}
 
 
 def check_failed(summary: Mapping[str, Any]) -> None:

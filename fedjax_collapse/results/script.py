@@ -77,11 +77,9 @@ def study(
     found: dict[str, dict[int, Any]] = {}
     for arm, algorithm in arms.items():
         for seed, own in of_seed.items():
-            about = dict(name=f"{arm} seed {seed}", progress=progress)
             place = None if folder is None else run_folder(folder, (arm, seed))
-            result = simulate(
-                own, model, algorithm, rounds=rounds, key=jax.random.key(seed), folder=place, **about, **options
-            )
+            about = dict(name=f"{arm} seed {seed}", folder=place, progress=progress)
+            result = simulate(own, model, algorithm, rounds=rounds, key=jax.random.key(seed), **about, **options)
             found.setdefault(arm, {})[seed] = result
             if place is not None and result.rounds_done == rounds:
                 write_npz(place / PARTITION, own.partition_arrays())

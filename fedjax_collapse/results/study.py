@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +20,12 @@ from fedjax_collapse.config.folder import ARMS, CONFIG, METRICS, SUMMARY, TIMING
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.round_arrays import Arrays
 from fedjax_collapse.results import reading
+from fedjax_collapse.results.annotations import DataFrame
 from fedjax_collapse.results.metrics import ACCURACY, SECONDS, Metric, headline_in, is_measured, metric_of
-from fedjax_collapse.results.summaries import Row, mean_and_std, summarize_run
+from fedjax_collapse.results.summaries import Row, moments, summarize_run
 from fedjax_collapse.run.measurement import HEADLINES
+from fedjax_collapse.run.running import Result
 from fedjax_collapse.schema.names import check_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedjax_collapse.run.running import Result
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _LABELS = ("setting", "arm", "seed")
@@ -150,7 +147,7 @@ class Results:
         return f"Results({self.path}: {len(self.runs)} runs of {', '.join(self.arms)})"
 
     @functools.cached_property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> DataFrame:
         """All evaluations: a row for each run and evaluated round, a column for each metric, NaN if not recorded.
 
         The first columns are setting, arm, seed, the axes of a sweep, and round.
@@ -158,23 +155,19 @@ class Results:
         return self._tidy(lambda run: run.metrics)
 
     @functools.cached_property
-    def timing(self) -> "pd.DataFrame":
+    def timing(self) -> DataFrame:
         """The times of all evaluations, likewise."""
         return self._tidy(lambda run: run.timing)
 
-    def _tidy(self, rows_of: Callable[[Run], Sequence[Row]]) -> "pd.DataFrame":
+    def _tidy(self, rows_of: Callable[[Run], Sequence[Row]]) -> DataFrame:
         import pandas as pd
 
-        rows = [
-            {name: getattr(run, name) for name in _LABELS} | run.values | row
-            for run in self.runs
-            for row in rows_of(run)
-        ]
+        rows = [{n: getattr(run, n) for n in _LABELS} | run.values | row for run in self.runs for row in rows_of(run)]
         columns = dict.fromkeys((*_LABELS, *self.axes, "round", *(name for row in rows for name in row)))
         return pd.DataFrame(rows, columns=list(columns))
 
     @functools.cached_property
-    def final(self) -> "pd.DataFrame":
+    def final(self) -> DataFrame:
         """The numbers of every finished run (``summarize_run``): a row for each, by setting, arm and seed."""
         import pandas as pd
 
@@ -229,7 +222,7 @@ class Results:
     @property
     def measurements(self) -> list[str]:
         """Names of the custom metrics that have a number, in the order in which they were recorded."""
-        return [name for name in self.frame if is_measured(name) and self.frame[name].notna().any()]
+        return list(filter(is_measured, self.frame.dropna(axis=1, how="all")))
 
     @property
     def with_spectra(self) -> list[Run]:
@@ -324,9 +317,7 @@ class Results:
 
     def moments(self, cell: CellName, metric: str) -> tuple[float, float, int]:
         """Returns mean and standard deviation (n - 1) of a cell's finished runs, and the number that have a value."""
-        values = (run.numbers.get(metric, math.nan) for run in self.of_cell(cell))
-        finite = [value for value in values if math.isfinite(value)]
-        return (*mean_and_std(finite), len(finite))
+        return moments(run.numbers.get(metric) for run in self.of_cell(cell))
 
     def shared_by(self, arm: str) -> int:
         """Returns the largest number of runs that share the time of the arm's program; 1 if it has its own."""

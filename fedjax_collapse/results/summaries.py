@@ -1,21 +1,19 @@
 """The numbers of a finished run, and their mean and standard deviation over seeds, for ``summary.json``."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.results import metrics
 from fedjax_collapse.results.metrics import is_measured, is_privacy, number
-
-if TYPE_CHECKING:
-    from fedjax_collapse.run.running import Result
+from fedjax_collapse.run.running import Result
 
 Row = Mapping[str, Any]
 
 
-def summary_of(result: "Result", watch: str | Sequence[int] = "one") -> dict[str, Any]:
+def summary_of(result: Result, watch: str | Sequence[int] = "one") -> dict[str, Any]:
     """Returns the summary of a finished run: its numbers, the model that is scored, and the clients of R."""
     return {"headline": result.headline, "local": _whose(watch, result.metrics), **summarize_run(result.metrics)}
 
@@ -63,13 +61,17 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     recorded = (name for run in runs for name in run if name in optional or is_measured(name) or is_privacy(name))
     summary = {}
     for metric in dict.fromkeys((*(metric.name for metric in metrics.SUMMARISED), *recorded)):
-        values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
-        mean, std = (moment if math.isfinite(moment) else None for moment in mean_and_std(values))
-        summary[metric] = {"mean": mean, "std": std, "n": len(values)}
+        summary[metric] = dict(zip(("mean", "std", "n"), moments(run.get(metric) for run in runs), strict=True))
     for metric, key in ((metrics.ACCURACY, "headline"), (metrics.R, "local")):
         if of := sorted({run[key] for run in runs if run.get(key)}):
             summary[metric.name]["of"] = ", ".join(of)
     return summary
+
+
+def moments(values: Iterable[Any]) -> tuple[float, float, int]:
+    """Returns mean and sample standard deviation of the finite numbers among the values, and how many these are."""
+    finite = list(filter(math.isfinite, map(number, values)))
+    return (*mean_and_std(finite), len(finite))
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

@@ -2,22 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_collapse.config.cells import CellName, means_of, names_in
 from fedjax_collapse.results import metrics
-from fedjax_collapse.results.comparing import CONFIDENCE, Best, best_of, comparison, dead_notes, of_one_seed, why_none
+from fedjax_collapse.results.annotations import DataFrame
+from fedjax_collapse.results.comparing import CONFIDENCE, best_of, comparison, dead_notes, of_one_seed, why_none
 from fedjax_collapse.results.metrics import Metric, is_measured, number, show_number
 from fedjax_collapse.results.paper import Moments, Paper, Published, agreement_note, paper_of, published, published_for
 from fedjax_collapse.results.study import Results, Run
-from fedjax_collapse.results.summaries import mean_and_std
-from fedjax_collapse.results.writing import Alike, Bold, Grey
+from fedjax_collapse.results.summaries import moments
+from fedjax_collapse.results.writing import Grey, Table, text_table
 from fedjax_collapse.schema.names import check_name
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BEST = (
     "Bold: the best mean; underlined: arms whose difference from it over pairs of runs has an interval "
@@ -32,30 +30,6 @@ _SMALL = 0.05  # a note tells if the test can never give a smaller p than this
 _MIB = 2**20
 _HEADINGS = CellName("Setting", "Arm")
 _TIMES = ("evaluate", "round_bytes", "stored_bytes")  # of a row of timing
-
-
-class Table(NamedTuple):
-    """A table of text, with its heading and notes."""
-
-    title: str
-    frame: "pd.DataFrame"
-    notes: Sequence[str] = ()
-    labels: int = 1  # the number of columns that name a row
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The heading and the rows."""
-        return [list(self.frame.columns), *self.frame.values.tolist()]
-
-
-def text_table(
-    title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), labels: int = 1
-) -> Table:
-    """Returns a table of these rows, without empty notes."""
-    import pandas as pd
-
-    frame = pd.DataFrame(rows, columns=list(heading), dtype=object)
-    return Table(title, frame, [note for note in notes if note], labels)
 
 
 def chosen(studies: Sequence[Results], names: str, what: str = "column in --columns") -> list[Metric]:
@@ -100,10 +74,10 @@ def final_table(study: Results, columns: Sequence[Metric] = ()) -> Table:
     best, rows = [best_of(study, metric) for metric in columns], []
     for cell in study.cells:
         moments = [study.moments(cell, metric.name) for metric in columns]
-        shown = map(_marked, [cell] * len(best), best, map(show_moments, columns, moments))
+        shown = (of.get(cell, str)(text) for of, text in zip(best, map(show_moments, columns, moments), strict=True))
         rows.append([*_labels(study, cell), *shown, str(max(n for *_, n in moments))])
     heading = [*_labels(study), *(metric.heading for metric in columns), "Seeds"]
-    notes = accuracy_note(study), local_note(study), BEST if any(of.best for of in best) else ""
+    notes = accuracy_note(study), local_note(study), BEST if any(best) else ""
     return text_table("Results after the last round", heading, rows, notes, len(_labels(study)))
 
 
@@ -115,10 +89,6 @@ def show_moments(metric: Metric, moments: Moments, with_seeds: bool = False) -> 
         return text
     deviation = metric._replace(format=metric.format.lstrip("+")).show(std)
     return text + f" ± {deviation}" * (deviation != "-") + f" ({n})" * with_seeds
-
-
-def _marked(cell: CellName, of: Best, text: str) -> str:
-    return Bold(text) if cell in of.best else Alike(text) if cell in of.alike else text
 
 
 def _labels(study: Results, cell: CellName = _HEADINGS) -> list[str]:
@@ -243,7 +213,7 @@ def pivot(study: Results, metric: Metric = metrics.ACCURACY, paper: Paper | None
         for name, (setting, key) in columns.items():
             cell = CellName(setting, arm)
             moments[name] = _moments(study, paper, cell, key)
-            ours.append(_marked(cell, best[key], show_moments(metric, moments[name], with_seeds=True)))
+            ours.append(best[key].get(cell, str)(show_moments(metric, moments[name], with_seeds=True)))
         over = ([moments.get(of, (math.nan,))[0] for of in settings] for settings in means.values())
         ours += [metric.show(sum(of_mean) / len(of_mean)) for of_mean in over]
         theirs = [paper and published(paper, metric, of, arm, moments.get(of)) for of in (*columns, *means)]
@@ -258,15 +228,14 @@ def pivot(study: Results, metric: Metric = metrics.ACCURACY, paper: Paper | None
     if paper:
         about = paper_note(paper), agreement_note(found), unlike_note(study, paper.target)
         notes.append(f"Paper: {' '.join(filter(None, about))}")
-    notes += [BEST] if any(of.best for of in best.values()) else []
+    notes += [BEST] if any(best.values()) else []
     heading = ["Arm", *(name or metric.heading for name in columns), *means]
     return text_table(f"{metric.heading} of all cells", heading, rows, notes)
 
 
 def _moments(study: Results, paper: Paper | None, cell: CellName, key: str) -> Moments:
     if paper and key == metrics.TO_TARGET.name:
-        reached = rounds_to_target(study, paper.target).get(cell) if paper.target in study.arms else None
-        return reached.rounds if reached else (math.nan, math.nan, 0)
+        return rounds_to_target(study, cell, paper.target).rounds
     return study.moments(cell, key)
 
 
@@ -287,27 +256,17 @@ class Reached(NamedTuple):
     num_runs: int  # the number of runs whose seed has a target
 
 
-def rounds_to_target(study: Results, base: str) -> dict[CellName, Reached]:
-    """Returns, by cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
+def rounds_to_target(study: Results, cell: CellName, base: str) -> Reached:
+    """Returns a cell's rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
 
     Only evaluated rounds of finished runs count, and only accuracies of the same kind of model as those of ``base``. As
     in FedMR's table 4 (Fan et al., TMLR 2023), ``base`` itself is listed with all its rounds, and the speed-up is their
     number over the arm's.
-
-    Raises:
-        UserError: no arm of the study has that name.
     """
-    check_name("arm in --target", base, study.arms)
-    found = {}
-    for cell in dict.fromkeys(run.cell for run in study.runs):
-        alike = [pair for pair in of_one_seed(study, cell, base) if pair[0].headline == pair[1].headline]
-        both = [
-            (other.last_round if cell.arm == base else _round_of(run, other), other.last_round) for run, other in alike
-        ]
-        rounds, lengths = np.array([pair for pair in both if pair[0]]).reshape(-1, 2).T
-        moments = (*mean_and_std(rounds), len(rounds))
-        found[cell] = Reached(moments, lengths.sum() / rounds.sum() if len(rounds) else math.nan, len(alike))
-    return found
+    alike = [pair for pair in of_one_seed(study, cell, base) if pair[0].headline == pair[1].headline]
+    both = [(other.last_round if cell.arm == base else _round_of(run, other), other.last_round) for run, other in alike]
+    rounds, lengths = np.array([pair for pair in both if pair[0]]).reshape(-1, 2).T
+    return Reached(moments(rounds), lengths.sum() / rounds.sum() if len(rounds) else math.nan, len(alike))
 
 
 def _round_of(run: Run, base: Run) -> int | None:
@@ -317,12 +276,16 @@ def _round_of(run: Run, base: Run) -> int | None:
 
 
 def target_table(study: Results, base: str) -> Table:
-    """Returns a row for each arm: for each setting its rounds to the target and the speed-up."""
-    found, none = rounds_to_target(study, base), Reached((math.nan, math.nan, 0), math.nan, 0)
-    cells = {arm: [CellName(setting, arm) for setting in study.settings] for arm in study.arms}
-    rows = [
-        [arm, *(text for cell in of for text in _shown_reached(found.get(cell, none)))] for arm, of in cells.items()
-    ]
+    """Returns a row for each arm: for each setting its rounds to the target and the speed-up.
+
+    Raises:
+        UserError: no arm of the study has that name.
+    """
+    check_name("arm in --target", base, study.arms)
+    reached = {
+        arm: [rounds_to_target(study, CellName(setting, arm), base) for setting in study.settings] for arm in study.arms
+    }
+    rows = [[arm, *(text for of in of_arm for text in _shown_reached(of))] for arm, of_arm in reached.items()]
     note = (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
         f"mean ± standard deviation over the seeds that reach it. {base} is listed with all its rounds; the speed-up "
@@ -359,10 +322,7 @@ def _times(study: Results, arm: str) -> list[str]:
     runs, together = [run for run in study.of_arm(arm) if run.timing], study.shared_by(arm)
     rows = [row | {"rounds": n, "clients": _trained(run, row, n)} for run in runs for row, n in run.steady()]
     timed = pd.DataFrame(rows).reindex(columns=["rounds", "clients", "train", *_TIMES])
-    per_round, per_client = (
-        timed["train"] / timed["rounds"],
-        timed["train"] / timed["clients"].where(timed["clients"] > 0),
-    )
+    per_round, per_client = (timed["train"] / timed[name].where(timed[name] > 0) for name in ("rounds", "clients"))
     shown = [show_number(values.median(), ".3g") for values in (per_round, per_client, timed["evaluate"])]
     shown += [show_number(timed[name].median() / _MIB, ".1f") for name in _TIMES[1:]]
     names = f"{len(runs)}" + f" ({together} as one program)" * (together > 1)
@@ -378,7 +338,7 @@ def _trained(run: Run, row: Mapping[str, Any], count: int) -> int:
     return int(np.sum(run.clients["steps"][covered] > 0))
 
 
-def seeds_frame(study: Results, columns: Sequence[Metric] = ()) -> "pd.DataFrame":
+def seeds_frame(study: Results, columns: Sequence[Metric] = ()) -> DataFrame:
     """Returns the metrics of every finished run in their units: a row a seed, with swept values as columns."""
     import pandas as pd
 
@@ -393,7 +353,7 @@ def seeds_frame(study: Results, columns: Sequence[Metric] = ()) -> "pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> "pd.DataFrame":
+def means_frame(study: Results, base: str = "", columns: Sequence[Metric] = ()) -> DataFrame:
     """Returns mean, standard deviation and number of seeds of every metric in separate columns, a row for each cell.
 
     Differences have the base arm, the interval and p, too. The paper's numbers follow, with how they compare with ours.

@@ -3,12 +3,10 @@
 import html
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedjax_collapse.results.tables import Table
+from fedjax_collapse.results.annotations import DataFrame
 
 _FORMULA = tuple("=+-@\t\r\n")  # first characters of a cell that a spreadsheet interprets as a formula
 _LATEX = {
@@ -18,6 +16,30 @@ _LATEX = {
     **{"±": "$\\pm$", "≈": "$\\approx$", "≠": "$\\neq$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # also _, but not within a word
+
+
+class Table(NamedTuple):
+    """A table of text, with its heading and notes."""
+
+    title: str
+    frame: DataFrame
+    notes: Sequence[str] = ()
+    labels: int = 1  # the number of columns that name a row
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The heading and the rows."""
+        return [list(self.frame.columns), *self.frame.values.tolist()]
+
+
+def text_table(
+    title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), labels: int = 1
+) -> Table:
+    """Returns a table of these rows, without empty notes."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(heading), dtype=object)
+    return Table(title, frame, [note for note in notes if note], labels)
 
 
 class Bold(str):
@@ -43,21 +65,21 @@ for _kind in (Bold, Alike):
     _kind.__html__ = lambda self: f"<{self.tag}>{html.escape(self)}</{self.tag}>"
 
 
-def markdown(table: "Table") -> str:
+def markdown(table: Table) -> str:
     """Returns a Markdown table."""
     align = ["left"] * table.labels + ["right"] * (table.frame.shape[1] - table.labels)
     frame = table.frame.map(in_markdown).rename(columns=in_markdown)
     return frame.to_markdown(index=False, colalign=align, disable_numparse=True) + "\n"
 
 
-def latex(table: "Table") -> str:
+def latex(table: Table) -> str:
     """Returns a LaTeX ``tabular`` with the rules of booktabs."""
     columns = "l" * table.labels + "r" * (table.frame.shape[1] - table.labels)
     frame = table.frame.map(in_latex).rename(columns=in_latex)
     return frame.to_latex(index=False, escape=False, column_format=columns)
 
 
-def csv_text(frame: "pd.DataFrame", form: str | None = "%.6g") -> str:
+def csv_text(frame: DataFrame, form: str | None = "%.6g") -> str:
     """Returns a CSV file with floats in this format, by default of six digits; all digits without a format.
 
     Numbers that are not finite are empty; text that a spreadsheet would interpret as a formula gets a leading '.

@@ -37,9 +37,8 @@ Decay = Annotated[float, Interval(0, 1, "[)")]  # the fraction retained from ste
 Count = Annotated[int, Interval(1)]
 Natural = Annotated[int, Interval(0)]
 Seed = Annotated[int, Interval(0, 2**32 - 1)]
-Part = Annotated[  # of a network, in the syntax of ``core/masks.py``
-    str, OpenChoice(("none", "all", "batch_norm", "head", "body"), '"path" | "part+part"')
-]
+# of a network, in the syntax of ``core/masks.py``
+Part = Annotated[str, OpenChoice(("none", "all", "batch_norm", "head", "body"), '"path" | "part+part"')]
 
 
 def option(default: Any, choices: tuple = (), **needed: Any) -> Any:

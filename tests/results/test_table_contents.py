@@ -121,7 +121,7 @@ def test_the_best_is_bold_and_what_may_be_as_good_is_underlined(tmp_path):
     assert marked(whole, Bold) == {"near", "same"} and marked(whole, Alike) == {"base"} and tables.BEST in table.notes
     assert not any(isinstance(text, (Bold, Alike)) for text in table.frame["Effective rank"])
     best = best_of(whole.select([*LIKE]), ACCURACY._replace(better="lower"))
-    assert {cell.arm for cell in best.best} == {"far"} and not best.alike
+    assert {cell.arm: kind for cell, kind in best.items()} == {"far": Bold}
     some = whole.select(["far", "base"])  # the best of those that are shown
     assert marked(some, Bold) == {"base"} and marked(some, Alike) == set()
     single = load(write_arms(tmp_path / "t", {"a": [0.5], "b": [0.6]}))
@@ -179,7 +179,7 @@ def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path):
         rows = [dict(round=2 * i, accuracy=value) for i, value in enumerate(values, 1)]
         write_run(folder / "a" / arm / f"seed{seed}", rows)
     study = load(folder)
-    reached = tables.rounds_to_target(study, "base")["a", ARMS[1], ""]
+    reached = tables.rounds_to_target(study, CellName("a", ARMS[1]), "base")
     assert reached.rounds == (3, pytest.approx(2**0.5), 2) and reached.speedup == 2
     assert tables.target_table(study, "base").rows[1:] == [
         ["base", "6 ± 0 (2 of 2)", "1.00x"],

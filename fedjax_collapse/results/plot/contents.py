@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fedjax_collapse.results.annotations import Figure
 from fedjax_collapse.results.metrics import ACCURACY
 from fedjax_collapse.results.plot import features, losses, rounds, spectrum
 from fedjax_collapse.results.plot.partition import partition, partition_table
@@ -11,9 +12,6 @@ from fedjax_collapse.results.plot.sweep import sweep
 from fedjax_collapse.results.plot.times import timing
 from fedjax_collapse.results.study import Results
 from fedjax_collapse.results.tables import Table, timing_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_ARMS = 24  # in a figure with a line or a panel for each
 
@@ -82,12 +80,8 @@ PLOTS = (
     Plot("Time", timing, timing_table),
     Plot("Partition", partition, partition_table, wide=True, of_all_arms=True),
 )
-OVERVIEW = (  # of all settings
-    PLOTS[0],
-    Plot("Accuracy", rounds.accuracy, wide=True),
-    Plot("Score of the task", rounds.score, wide=True),
-    Plot("Effective rank", rounds.effective_rank, wide=True),
-)
+_OF_ALL_SETTINGS = ("sweep", "accuracy", "score", "effective-rank")
+OVERVIEW = tuple(of._replace(wide=True) for of in PLOTS if of.name in _OF_ALL_SETTINGS)
 
 
 def figures_of(study: Results, absolute: bool | None = None) -> Iterator[tuple[str | None, Plot, Results]]:

@@ -9,19 +9,15 @@ from io import StringIO
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.config.cells import Arm
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.results.annotations import Axes, DataFrame, Figure
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FIGURES = ("svg", "pdf", "png")
 _DATE = {".svg": "Date", ".pdf": "CreationDate", ".png": "Software"}  # metadata that differs between machines
@@ -39,10 +35,9 @@ _FROM, _TO = 0.27, 0.78  # the part of a scale that is visible on light and on d
 # A page has a light and a dark theme, which replace these colours (page.css).
 PAPER, GRID, ABSENT, MUTE, LIGHT, INK = "#fefefe", "#e6e6e6", "#dddddd", "#555555", "#d9d9d9", "#000000"
 _VARIABLES = {PAPER: "paper", GRID: "grid", ABSENT: "absent", MUTE: "mute", LIGHT: "light", INK: "ink"}
+Parts = Iterable[Mapping[str, Any] | DataFrame]  # of a frame
 _LONGEST = 48  # letters of an arm's name in a legend
-SERVER_AND_LOCAL = {
-    f"{of} model": {"color": MUTE, "linestyle": line} for of, line in {"server": "-", "local": "--"}.items()
-}
+SERVER_AND_LOCAL = {"server model": dict(color=MUTE, linestyle="-"), "local model": dict(color=MUTE, linestyle="--")}
 THRESHOLD = {"color": MUTE, "linewidth": 1.2, "linestyle": ":"}
 STYLE = {
     "font.family": "sans-serif",
@@ -103,7 +98,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draws(
-    select: "Callable[[Results], pd.DataFrame]", of_settings: bool = False
+    select: Callable[[Results], Parts], of_settings: bool = False
 ) -> "Callable[[Callable[..., Figure | None]], Callable[..., Figure | None]]":
     """Decorates a function that draws the frame that ``select`` makes of results, which is also the figure's CSV file.
 
@@ -119,16 +114,16 @@ def draws(
             if study.has_settings and not of_settings:
                 one = f"study.of_setting({study.settings[0]!r})"
                 raise UserError(f"{study.path}: has settings; expected the part for one of them, such as {one}")
-            selection = select(study) if selection is None else selection
+            selection = figure.select(study) if selection is None else selection
             return None if selection.empty else draw(study, selection)
 
-        figure.select = select
+        figure.select = lambda study: stacked(select(study))
         return figure
 
     return decorate
 
 
-def stacked(parts: "Iterable[Mapping[str, Any] | pd.DataFrame]") -> "pd.DataFrame":
+def stacked(parts: Parts) -> DataFrame:
     """Concatenates frames, or mappings of columns by name; empty if there are none."""
     import pandas as pd
 
@@ -136,21 +131,20 @@ def stacked(parts: "Iterable[Mapping[str, Any] | pd.DataFrame]") -> "pd.DataFram
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def by_arm(selection: "pd.DataFrame", column: str = "arm") -> "dict[Any, pd.DataFrame]":
+def by_arm(selection: DataFrame, column: str = "arm") -> "dict[Any, DataFrame]":
     """Returns the rows of each arm, or of each value of another column, in their order."""
     return dict(list(selection.groupby(column, sort=False)))
 
 
-def new_figure(height: float, width: float = WIDTH) -> "Figure":
+def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Returns an empty figure (sizes in inches of the report) that is not registered with pyplot."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    from matplotlib import figure, rcParams
 
-    scale = matplotlib.rcParams["figure.figsize"][0] / WIDTH
-    return Figure(figsize=(scale * width, scale * height))
+    scale = rcParams["figure.figsize"][0] / WIDTH
+    return figure.Figure(figsize=(scale * width, scale * height))
 
 
-def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **options: Any) -> "list[Axes]":
+def grid_of(figure: Figure, panels: int, columns: int, heading: str = "", **options: Any) -> "list[Axes]":
     """Returns a grid of ``panels`` axes in ``columns`` columns; the leftmost have the heading.
 
     ``options`` are arguments of ``Figure.subplots``.
@@ -192,10 +186,9 @@ def colours_of(study: Results) -> dict[str, str]:
 
     Arms that a sweep has made of one arm follow each other; see ``colours_for``.
     """
-    arms = {name: Arm({}, name, {}) for name in study.arms}
-    declared = {name: arm for of in study.arms_in.values() for name, arm in of.items()}
-    colours = colours_for(declared | {name: arm for name, arm in arms.items() if name not in declared})
-    return {arm: colour for arm, colour in colours.items() if arm in arms}
+    shown, declared = study.arms, {name: arm for of in study.arms_in.values() for name, arm in of.items()}
+    colours = colours_for(declared | {name: declared.get(name, Arm({}, name, {})) for name in shown})
+    return {arm: colour for arm, colour in colours.items() if arm in shown}
 
 
 def colours_for(arms: Mapping[str, Arm]) -> dict[str, str]:
@@ -204,16 +197,15 @@ def colours_for(arms: Mapping[str, Arm]) -> dict[str, str]:
     Arms of one declared arm that differ in one number follow each other by ascending value; their colours are evenly
     spaced on a scale, from its dark end. All other arms have categorical colours.
     """
-    import matplotlib
-    from matplotlib.colors import to_hex
+    from matplotlib import colormaps, colors
 
     declared: dict[str, dict[str, Arm]] = {}
     for name, arm in arms.items():
         declared.setdefault(arm.declared, {})[name] = arm
     group_of, colours = {}, {}
     for i, group in enumerate(filter(None, map(_by_number, declared.values()))):
-        scale = matplotlib.colormaps[_SCALES[i % len(_SCALES)]]
-        colours |= zip(group, map(to_hex, scale(np.linspace(_FROM, _TO, len(group)))), strict=True)
+        scale = colormaps[_SCALES[i % len(_SCALES)]]
+        colours |= zip(group, map(colors.to_hex, scale(np.linspace(_FROM, _TO, len(group)))), strict=True)
         group_of |= dict.fromkeys(group, group)
     others = [name for name in arms if name not in colours]
     colours |= {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(others)}
@@ -249,16 +241,15 @@ def label(text: str, length: int = 36) -> str:
     return text.replace("$", r"\$")
 
 
-def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], above: bool = True) -> None:
+def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], above: bool = True) -> None:
     """Adds the legend above or below the axes, in as many columns as fit; the figure grows with its rows.
 
     A handle is an artist of matplotlib, or the style of a line.
     """
-    import matplotlib
-    from matplotlib.lines import Line2D
+    from matplotlib import lines, rcParams
 
-    handles = [Line2D([], [], **handle) if isinstance(handle, dict) else handle for handle in handles]
-    size = matplotlib.rcParams["font.size"]
+    handles = [lines.Line2D([], [], **handle) if isinstance(handle, dict) else handle for handle in handles]
+    size = rcParams["font.size"]
     width = 125 / size * figure.get_figwidth()  # characters that fit, roughly
     lengths = [len(text) + 7 for text in labels]
     parts = {n: np.array_split(lengths, n) for n in range(len(labels), 0, -1)}  # as matplotlib divides the entries
@@ -270,7 +261,7 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], abov
 
 
 def arm_legend(
-    figure: "Figure",
+    figure: Figure,
     colours: Mapping[str, str],
     arms: Collection[str],
     others: Mapping[str, Any] = MappingProxyType({}),
@@ -299,7 +290,7 @@ def cell_edges(centres: np.ndarray) -> np.ndarray:
     return np.r_[2 * centres[0] - between[0], between, 2 * centres[-1] - between[-1]]
 
 
-def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
+def heat_map(axes: Axes, columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
     """Draws ``values[row, column]`` with row 0 on top and undefined cells in grey; returns the mesh."""
     axes.grid(False)
     axes.set_facecolor(ABSENT)
@@ -310,7 +301,7 @@ def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.nda
 
 
 def heat_maps(
-    parts: "Sequence[tuple[str, pd.DataFrame]]", up: str, values: str, logarithmic: bool, columns: int = 0
+    parts: "Sequence[tuple[str, DataFrame]]", up: str, values: str, logarithmic: bool, columns: int = 0
 ) -> "Figure | None":
     """Returns a heat map [rows, rounds] below each title, with one colour scale; None without values.
 
@@ -321,17 +312,15 @@ def heat_maps(
         logarithmic: whether the colour scale is, on which only positive values are defined.
         columns: as for ``panels_of``.
     """
-    from matplotlib.colors import LogNorm, Normalize
-
     titles, parts = zip(*parts, strict=True)
     cells = np.concatenate([part.to_numpy(float).ravel() for part in parts])
     cells = cells[np.isfinite(cells) & ((cells > 0) | (not logarithmic))]
     if not len(cells):
         return None
-    norm = (LogNorm if logarithmic else Normalize)(cells.min(), cells.max())
+    scale = {"norm": "log" if logarithmic else "linear", "vmin": cells.min(), "vmax": cells.max()}
     figure, panels = panels_of(titles, "round", up, columns, sharey=len({*map(len, parts)}) == 1)
     for axes, part in zip(panels, parts, strict=True):
-        image = heat_map(axes, part.columns, part.index, part, norm=norm, cmap="viridis")
+        image = heat_map(axes, part.columns, part.index, part, cmap="viridis", **scale)
         whole_numbers(axes.yaxis, 6)
     figure.colorbar(image, ax=panels, label=values + ", log scale" * logarithmic)
     return figure
@@ -343,7 +332,7 @@ def themed(text: str) -> str:
 
 
 @styled
-def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
+def save_figure(figure: Figure, path: Path, dpi: int = 200) -> Path:
     """Saves the figure, without a date, in the format given by the path's suffix; returns the path."""
     with files.shared(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata={_DATE[path.suffix]: None})
@@ -351,7 +340,7 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
 
 
 @styled
-def svg(figure: "Figure", description: str) -> str:
+def svg(figure: Figure, description: str) -> str:
     """Returns the figure as an ``<svg>`` element of a page, without the ids by which nothing refers to its parts."""
     out = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -5,20 +5,17 @@ round of each arm's first run; of ``layers``; of ``head_spectrum``, as in FedUV'
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.analysis.geometry import on_sphere
 from fedjax_collapse.core.round_arrays import Arrays
+from fedjax_collapse.results.annotations import DataFrame, Figure
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import COLOURS, MARKERS, by_arm, colours_of, draws, stacked
+from fedjax_collapse.results.plot.drawing import COLOURS, MARKERS, Parts, by_arm, colours_of, draws, stacked
 from fedjax_collapse.results.plot.partition import class_names
 from fedjax_collapse.results.study import Results, Run
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 CLIENTS = 10  # the most clients whose features t-SNE shows
 _SPHERE = {"projection": "3d", "proj_type": "ortho", "elev": 25, "azim": 35, "computed_zorder": False}
@@ -99,19 +96,17 @@ def _of_one_class(features: np.ndarray, labels: np.ndarray, local: Mapping[int, 
 def _points(group: str, points_of: Callable) -> Callable:
     """Returns a function that selects the points [points, 2 or 3] of every arm and their groups, if all are finite."""
 
-    def select(study: Results) -> "pd.DataFrame":
-        parts = []
+    def select(study: Results) -> Parts:
         for arm in study.arms:
             places, groups = points_of(*saved) if (saved := _saved(study.of_arm(arm)[0])) else ((), ())
             if len(places) and np.isfinite(places).all():
                 named = dict(zip("xyz", places.T.round(_DECIMALS), strict=False))
-                parts.append({"arm": arm, group: groups} | named)
-        return stacked(parts)
+                yield {"arm": arm, group: groups} | named
 
     return select
 
 
-def _draw_points(study: Results, selection: "pd.DataFrame") -> "Figure":
+def _draw_points(study: Results, selection: DataFrame) -> Figure:
     """Draws a panel for each arm, of points in the plane or on the sphere; groups have the same look in all of them."""
     import matplotlib
 
@@ -151,7 +146,7 @@ def _look(index: int, count: int) -> dict[str, Any]:
 
 
 @draws(_points("class", lambda features, labels, _: (project(features), labels)))
-def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
+def sphere(study: Results, selection: DataFrame) -> Figure:
     """Test-set features of the server model at the last round that saved them, first seed, on the unit sphere.
 
     Minus their mean, along their three principal axes and scaled to length 1; pale points are on the far side. Features
@@ -161,7 +156,7 @@ def sphere(study: Results, selection: "pd.DataFrame") -> "Figure":
 
 
 @draws(_points("class", lambda features, labels, _: (embed(features), labels)))
-def tsne_classes(study: Results, selection: "pd.DataFrame") -> "Figure":
+def tsne_classes(study: Results, selection: DataFrame) -> Figure:
     """Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE.
 
     Perplexity 30, from the principal components; distances between far groups mean nothing.
@@ -170,7 +165,7 @@ def tsne_classes(study: Results, selection: "pd.DataFrame") -> "Figure":
 
 
 @draws(_points("client", _of_one_class))
-def tsne_clients(study: Results, selection: "pd.DataFrame") -> "Figure":
+def tsne_clients(study: Results, selection: DataFrame) -> Figure:
     """Features of the test examples of one class under local models, together in the plane by t-SNE.
 
     Of the second class, or the first that there is, under the models of up to ten watched clients of the last round
@@ -185,7 +180,7 @@ def _layers(quantity: str) -> Callable:
     Local models are the mean over the watched clients.
     """
 
-    def select(study: Results) -> "pd.DataFrame":
+    def select(study: Results) -> Parts:
         local, parts = f"local_{quantity}", []
         for run in study.runs:
             if saved := saved_by(run, "received_nc1", **{quantity: "2f", local: "3f"}):  # only ``layers`` has that name
@@ -193,17 +188,17 @@ def _layers(quantity: str) -> Callable:
                 rounds, layers = np.meshgrid(saved["round"], range(1, 1 + mean.shape[1]), indexing="ij")
                 both = zip(_STAGES, (mean.ravel(), saved[quantity].ravel()), strict=True)
                 parts.append({"arm": run.arm, "round": rounds.ravel(), "layer": layers.ravel(), **dict(both)})
-        return mean_over_seeds(parts, ["arm", "round", "layer"])
+        yield mean_over_seeds(parts, ["arm", "round", "layer"])
 
     return select
 
 
-def mean_over_seeds(parts: Sequence[Mapping[str, Any]], labels: list[str]) -> "pd.DataFrame":
+def mean_over_seeds(parts: Sequence[Mapping[str, Any]], labels: list[str]) -> DataFrame:
     """Returns the means of rows with equal labels, in their order."""
     return stacked(parts).groupby(labels, sort=False).mean().reset_index() if parts else stacked(())
 
 
-def _draw_layers(selection: "pd.DataFrame", what: str, logarithmic: bool) -> "Figure | None":
+def _draw_layers(selection: DataFrame, what: str, logarithmic: bool) -> "Figure | None":
     parts = [
         (title, part.pivot(index="layer", columns="round", values=stage))
         for arm, part in by_arm(selection).items()
@@ -213,7 +208,7 @@ def _draw_layers(selection: "pd.DataFrame", what: str, logarithmic: bool) -> "Fi
 
 
 @draws(_layers("effective_rank"))
-def layer_ranks(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+def layer_ranks(study: Results, selection: DataFrame) -> "Figure | None":
     """Effective rank of the representation after each block on the test set (measurement layers).
 
     Layer 1 is the first block, the last layer the features that the classifier receives; left, the local models after
@@ -224,7 +219,7 @@ def layer_ranks(study: Results, selection: "pd.DataFrame") -> "Figure | None":
 
 
 @draws(_layers("probe"))
-def layer_probes(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+def layer_probes(study: Results, selection: DataFrame) -> "Figure | None":
     """Test accuracy of a linear classifier fitted to the representation after each block (measurement layers).
 
     Left, the local models after training (mean over the watched clients), right, the server's; mean over seeds.
@@ -233,7 +228,7 @@ def layer_probes(study: Results, selection: "pd.DataFrame") -> "Figure | None":
 
 
 @draws(_layers("nc1"))
-def layer_nc1(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+def layer_nc1(study: Results, selection: DataFrame) -> "Figure | None":
     """NC1 of the representation after each block on the test set (measurement layers): 0 if each class is one point.
 
     Left, the local models after training (mean over the watched clients), right, the server's; mean over seeds.
@@ -241,8 +236,8 @@ def layer_nc1(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     return _draw_layers(selection, "NC1", logarithmic=True)
 
 
-def _singular_values(study: Results) -> "pd.DataFrame":
-    """Returns singular values of the classifier's weight in the server's model, mean over seeds, at a few rounds.
+def _singular_values(study: Results) -> Parts:
+    """Yields singular values of the classifier's weight in the server's model, mean over seeds, at a few rounds.
 
     The rounds are common to all runs. Values that are not finite, and of another number than in the arm's first run,
     are left out.
@@ -261,11 +256,11 @@ def _singular_values(study: Results) -> "pd.DataFrame":
         for arm, of in runs
         for i in places
     ]
-    return mean_over_seeds(parts, ["arm", "round", "index"])
+    yield mean_over_seeds(parts, ["arm", "round", "index"])
 
 
 @draws(_singular_values)
-def head_spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
+def head_spectra(study: Results, selection: DataFrame) -> Figure:
     """Singular values of the weight of the server model's classifier (measurement head_spectrum), mean over seeds.
 
     At a few rounds: where the last values are small, the classifier uses fewer dimensions.

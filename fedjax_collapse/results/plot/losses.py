@@ -1,38 +1,32 @@
 """Losses of every client: per round, and per epoch within a round if ``training.logged_epochs`` recorded them."""
 
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_collapse.core.records import EPOCH
+from fedjax_collapse.results.annotations import DataFrame, Figure
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import MUTE, by_arm, colours_of, draws, label, new_figure, stacked
+from fedjax_collapse.results.plot.drawing import MUTE, Parts, by_arm, colours_of, draws, label, new_figure, stacked
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 _MOST = 6  # arms in a figure of epochs
 _TASK = "task_loss"
 
 
-def _client_losses(study: Results) -> "pd.DataFrame":
-    """Returns the training loss of the first seed of each arm, a column for each client; NaN outside the cohort.
+def _client_losses(study: Results) -> Parts:
+    """Yields the training loss of the first seed of each arm, a column for each client; NaN outside the cohort.
 
     Without runs of a federation on disk, which record only cohorts.
     """
-    parts = []
     for run in (study.of_arm(arm)[0] for arm in study.arms):
         if {_TASK, "round"} <= run.clients.keys() and "client" not in run.clients:
             losses = {f"client {i}": of for i, of in enumerate(np.asarray(run.clients[_TASK], float).T)}
-            parts.append({"arm": run.arm, "seed": run.seed, "round": run.clients["round"]} | losses)
-    return stacked(parts)
+            yield {"arm": run.arm, "seed": run.seed, "round": run.clients["round"]} | losses
 
 
 @draws(_client_losses)
-def client_loss(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+def client_loss(study: Results, selection: DataFrame) -> "Figure | None":
     """Mean training cross-entropy of each client during its local training in each round, first seed of each arm.
 
     A row that stays bright is a client that learns less; grey means not in that round's cohort.
@@ -48,8 +42,8 @@ def client_loss(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     return drawing.heat_maps(shown, "client", "cross-entropy (nats)", logarithmic)
 
 
-def _within_rounds(study: Results) -> "pd.DataFrame":
-    """Returns losses of each epoch that a client took in the last round of each arm's first seed."""
+def _within_rounds(study: Results) -> Parts:
+    """Yields losses of each epoch that a client took in the last round of each arm's first seed."""
     parts = []
     for run in (study.of_arm(arm)[0] for arm in study.arms):
         for name in (name for name in run.clients if name.startswith(EPOCH)):
@@ -59,11 +53,11 @@ def _within_rounds(study: Results) -> "pd.DataFrame":
                 clients = run.clients["client"][-1] if "client" in run.clients else range(len(values))
                 where = {"arm": run.arm, "round": last, "loss": loss, "client": clients, "epoch": int(epoch)}
                 parts.append(where | {"value": values})
-    return stacked(parts).replace([np.inf, -np.inf], np.nan).dropna()
+    yield stacked(parts).replace([np.inf, -np.inf], np.nan).dropna()
 
 
 @draws(_within_rounds)
-def within_round(study: Results, selection: "pd.DataFrame") -> "Figure":
+def within_round(study: Results, selection: DataFrame) -> Figure:
     """Mean of the cross-entropy and of every term over each epoch of local training, before their strengths.
 
     In the last round of the first seed of up to six arms: grey lines are clients, the coloured line is their mean

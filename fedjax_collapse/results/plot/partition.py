@@ -1,38 +1,29 @@
 """The partition of a study: a figure of the classes of every client, and a table of its heterogeneity."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fedjax_collapse.core.round_arrays import Arrays
 from fedjax_collapse.data.partition.heterogeneity import heterogeneity
+from fedjax_collapse.results.annotations import Axes, DataFrame, Figure
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import WIDE, draws, label, new_figure, stacked, styled, whole_numbers
+from fedjax_collapse.results.plot.drawing import WIDE, Parts, draws, label, new_figure, styled, whole_numbers
 from fedjax_collapse.results.study import Results, Run
 from fedjax_collapse.results.tables import Table, text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FEW = 20  # the most clients with room for numbers
 
 
-def _class_counts_of_first(study: Results) -> "pd.DataFrame":
-    """Returns the examples of each class at each client, for the first run that recorded its partition."""
-    parts = []
+def _class_counts_of_first(study: Results) -> Parts:
+    """Yields the examples of each class at each client, for the first run that recorded its partition."""
     for run in recorded(study)[:1]:
-        counts, names = _class_counts(run), list(map(str, run.partition.get("class_names", ())))
-        of_class = dict(
-            zip(names if len(names) == counts.shape[1] else map(str, range(counts.shape[1])), counts.T, strict=True)
-        )
-        parts.append({"arm": run.arm, "seed": run.seed, "client": range(len(counts))} | of_class)
-    return stacked(parts)
+        counts, names = run.partition["class_counts"], list(map(str, run.partition.get("class_names", ())))
+        names = names if len(names) == counts.shape[1] else map(str, range(counts.shape[1]))
+        of_class = dict(zip(names, counts.T, strict=True))
+        yield {"arm": run.arm, "seed": run.seed, "client": range(len(counts))} | of_class
 
 
 @draws(_class_counts_of_first)
-def partition(study: Results, selection: "pd.DataFrame") -> "Figure":
+def partition(study: Results, selection: DataFrame) -> Figure:
     """Left: number of training examples that each client holds of each class, in the first run.
 
     The fewer dark cells in a row, the more heterogeneous the clients. Right: the client's size; the number of classes
@@ -47,9 +38,9 @@ def partition(study: Results, selection: "pd.DataFrame") -> "Figure":
 
 
 @styled
-def draw_partition(arrays: Arrays, name: str) -> "Figure":
+def draw_partition(arrays: Arrays, name: str) -> Figure:
     """A heat map of ``class_counts`` [clients, classes], with each client's size, number of classes and entropy."""
-    class_counts = np.atleast_2d(arrays["class_counts"])
+    class_counts = arrays["class_counts"]
     clients, classes = class_counts.shape
     skew = heterogeneity(class_counts)
     figure = new_figure(float(np.clip(1.9 + 0.26 * clients, 2.9, 5.6)), WIDE)
@@ -68,7 +59,7 @@ def draw_partition(arrays: Arrays, name: str) -> "Figure":
     return figure
 
 
-def _draw_bars(axes: "Axes", values: np.ndarray, written: str, most: float | None) -> None:
+def _draw_bars(axes: Axes, values: np.ndarray, written: str, most: float | None) -> None:
     """Draws a horizontal bar for each of the values, with its number if there is room; thousands as one outline.
 
     A dotted line marks the largest possible value, ``most``.
@@ -91,7 +82,7 @@ def partition_table(study: Results) -> Table | None:
     """Returns a row for each different partition of the study's runs; None if none was recorded."""
     runs_on: dict[tuple, list[Run]] = {}
     for run in recorded(study):
-        counts = _class_counts(run)
+        counts = run.partition["class_counts"]
         runs_on.setdefault((counts.shape, counts.tobytes()), []).append(run)
     heading = ["Arms", "Seeds", "Sizes", "Median size", "Classes per client", "Mean entropy", "Mutual information"]
     rows = [_statistics(runs, study) for runs in runs_on.values()]
@@ -101,7 +92,7 @@ def partition_table(study: Results) -> Table | None:
 def _statistics(runs: list[Run], study: Results) -> list[str]:
     """Returns the row of a table for runs on one partition."""
     arms, seeds = dict.fromkeys(run.arm for run in runs), sorted({run.seed for run in runs})
-    skew = heterogeneity(counts := _class_counts(runs[0]))
+    skew = heterogeneity(counts := runs[0].partition["class_counts"])
     return [
         "all" if len(arms) == len(study.arms) else ", ".join(arms),
         ", ".join(map(str, seeds)),
@@ -113,7 +104,7 @@ def _statistics(runs: list[Run], study: Results) -> list[str]:
     ]
 
 
-def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
+def _draw_cells(axes: Axes, counts: np.ndarray, name: str) -> None:
     """Draws the heat map, with numbers in its cells if they fit, and its colour bar above."""
     clients, classes = counts.shape
     top = max(1, counts.max())
@@ -131,9 +122,9 @@ def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
     axes.figure.colorbar(image, ax=axes, location="top", label=heading, aspect=40, pad=0.04)
 
 
-def _write_names(axes: "Axes", arrays: Arrays) -> None:
+def _write_names(axes: Axes, arrays: Arrays) -> None:
     """Labels the axes with the names of classes, and of each client's domains, if there is room."""
-    clients, classes = np.atleast_2d(arrays["class_counts"]).shape
+    clients, classes = arrays["class_counts"].shape
     names = class_names(arrays)
     if len(names) == classes <= FEW:
         turned = 0 if max(map(len, names)) <= 2 else 45
@@ -155,10 +146,6 @@ def class_names(arrays: Arrays) -> list[str]:
 def recorded(study: Results) -> list[Run]:
     """Returns the runs that recorded their partition."""
     return [run for run in study.runs if run.partition.get("class_counts", np.empty(0)).size]
-
-
-def _class_counts(run: Run) -> np.ndarray:
-    return np.atleast_2d(run.partition["class_counts"])
 
 
 def _range(values: np.ndarray) -> str:

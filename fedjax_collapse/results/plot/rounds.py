@@ -4,22 +4,17 @@ import functools
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_collapse.results import metrics
+from fedjax_collapse.results.annotations import Axes, DataFrame, Figure
 from fedjax_collapse.results.comparing import verdict
 from fedjax_collapse.results.metrics import is_measured, metric_of
 from fedjax_collapse.results.plot import drawing
 from fedjax_collapse.results.plot.drawing import arm_line, by_arm, colours_of, draws, whole_numbers
 from fedjax_collapse.results.plot.spectrum import shares
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LATE = 0.3  # the fraction of the rounds that is drawn again, enlarged
 _FEWEST = 12  # the least number of evaluated rounds for that
@@ -34,7 +29,7 @@ _SEED = {"linewidth": 0.7, "alpha": 0.4}
 _MOST_BANDS = 4  # arms; more bands than that hide one another
 
 
-def curves(study: Results, metrics: Sequence[str]) -> "pd.DataFrame":
+def curves(study: Results, metrics: Sequence[str]) -> DataFrame:
     """Returns mean and standard deviation (n - 1) over seeds of metrics after each evaluated round.
 
     Columns are arm, metric, round, mean and std, in the units of ``metrics.jsonl``; the first is setting if there are
@@ -57,7 +52,7 @@ def local_name(study: Results, metric: str) -> str:
     return f"{metric}_mean" if f"{metric}_mean" in study.frame else metric
 
 
-def draw_curves(axes: "Axes", colours: Mapping[str, str], selection: "pd.DataFrame", bands: bool = True) -> None:
+def draw_curves(axes: Axes, colours: Mapping[str, str], selection: DataFrame, bands: bool = True) -> None:
     """Draws the metrics of every arm in their units, with ``bands`` of up to four arms.
 
     Metrics of local models are dashed. ``colours`` has the colour of each arm.
@@ -76,7 +71,7 @@ def draw_curves(axes: "Axes", colours: Mapping[str, str], selection: "pd.DataFra
     whole_numbers(axes.xaxis)
 
 
-def _enlarge(axes: "Axes", first: int, last: int) -> None:
+def _enlarge(axes: Axes, first: int, last: int) -> None:
     """Limits the axes to these rounds and to the values of lines in them."""
     values = np.concatenate([np.r_[line.get_ydata()][line.get_xdata() >= first] for line in axes.lines])
     axes.set_xlim(first, last)
@@ -105,12 +100,12 @@ def over_rounds(of_each: bool = False, finish: Callable[..., None] = lambda stud
             return drawn
 
         figure.__doc__ = f"{names_of.__doc__.rstrip()} {_BAND}"
-        return draws(lambda study: curves(study, names_of(study)), of_settings=not of_each)(figure)
+        return draws(lambda study: [curves(study, names_of(study))], of_settings=not of_each)(figure)
 
     return decorate
 
 
-def _draw_panels(study: Results, selection: "pd.DataFrame", parts: "Mapping[str, pd.DataFrame]") -> "Figure":
+def _draw_panels(study: Results, selection: DataFrame, parts: "Mapping[str, DataFrame]") -> Figure:
     """Returns curves over rounds, a panel for each title; a panel without one is narrow, with late rounds enlarged."""
     name, rounds, colours = selection["metric"].iloc[0], np.unique(selection["round"]), colours_of(study)
     up, late = "" if is_measured(name) else metric_of(name).axis, "" in parts and len(rounds) >= _FEWEST
@@ -129,7 +124,7 @@ def _draw_panels(study: Results, selection: "pd.DataFrame", parts: "Mapping[str,
     return figure
 
 
-def _add_shares(study: Results, figure: "Figure") -> None:
+def _add_shares(study: Results, figure: Figure) -> None:
     """Adds a scale of percentages of the features if all arms have the same number."""
     count, *others = {*study.num_features.values()} or {0}
     if count and not others and not study.has_settings:
@@ -137,7 +132,7 @@ def _add_shares(study: Results, figure: "Figure") -> None:
         figure.axes[-1].secondary_yaxis("right", functions=functions).set_ylabel(f"% of {count} features")
 
 
-def _add_zero(study: Results, figure: "Figure") -> None:
+def _add_zero(study: Results, figure: Figure) -> None:
     for axes in figure.axes:
         axes.axhline(0, **drawing.THRESHOLD, zorder=1)
 
@@ -196,8 +191,8 @@ def measurements(study: Results) -> list[str]:
     return [name for names in metrics.panels(study.measurements).values() for name in names]
 
 
-@draws(lambda study: curves(study, [study.score.name, metrics.EFFECTIVE_RANK.name]))
-def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
+@draws(lambda study: [curves(study, [study.score.name, metrics.EFFECTIVE_RANK.name])])
+def headline(study: Results, selection: DataFrame) -> "Figure | None":
     """Accuracy, or the score of the task, and effective rank per round, and the server's spectrum at the end.
 
     Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
@@ -221,7 +216,7 @@ def headline(study: Results, selection: "pd.DataFrame") -> "Figure | None":
     return figure if arms else None
 
 
-def _draw_variance(axes: "Axes", study: Results, colours: Mapping[str, str]) -> list[str]:
+def _draw_variance(axes: Axes, study: Results, colours: Mapping[str, str]) -> list[str]:
     """Draws fractions of the variance by principal dimension of the server's last features; returns the arms."""
     arms = []
     for arm, features in study.num_features.items():

@@ -1,20 +1,16 @@
 """Spectra of features: of the server model and a local one, and of all watched clients' models."""
 
-import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.analysis.spectrum import FLOOR
+from fedjax_collapse.results.annotations import DataFrame, Figure
 from fedjax_collapse.results.metrics import show_number
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import MUTE, THRESHOLD, arm_line, by_arm, colours_of, draws, stacked
+from fedjax_collapse.results.plot.drawing import MUTE, THRESHOLD, Parts, arm_line, by_arm, colours_of, draws, stacked
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 SIGNIFICANT = -2.0  # eigenvalues with a larger natural logarithm count as significant dimensions
 LOWEST = -12.0  # spectra are cut off here, because an eigenvalue of exactly zero would flatten the rest
@@ -22,7 +18,7 @@ SMALLEST = 1e-4  # percent of the variance, likewise
 _SERVER = "server"
 
 
-def spectra_of(study: Results, absolute: bool = False) -> "pd.DataFrame":
+def spectra_of(study: Results, absolute: bool = False) -> DataFrame:
     """Returns percentages of the variance in descending order, at the last round that any run of the arm saved.
 
     If ``absolute``, natural logarithms of the eigenvalues. Logarithms are averaged over the runs that saved this round.
@@ -51,8 +47,8 @@ def _mean_log(rows: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(finite if len(finite) else rows, FLOOR)).mean(axis=0)
 
 
-@draws(spectra_of)
-def spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
+@draws(lambda study: [spectra_of(study)])
+def spectra(study: Results, selection: DataFrame) -> Figure:
     """Share of the variance of the test-set features in each principal dimension.
 
     It is an eigenvalue of their covariance divided by the sum of all, largest first, of the server model and of the
@@ -66,8 +62,8 @@ def spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
     return figure
 
 
-@draws(functools.partial(spectra_of, absolute=True))
-def absolute_spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
+@draws(lambda study: [spectra_of(study, absolute=True)])
+def absolute_spectra(study: Results, selection: DataFrame) -> Figure:
     """Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first.
 
     Averaged over seeds, of the server model and of the watched client's model after local training in the same round. A
@@ -83,7 +79,7 @@ def absolute_spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
     return figure
 
 
-def _draw_spectra(study: Results, selection: "pd.DataFrame", up: str, others: Mapping[str, Any]) -> "Figure":
+def _draw_spectra(study: Results, selection: DataFrame, up: str, others: Mapping[str, Any]) -> Figure:
     """Draws both spectra of each arm by index, with styles of ``others`` in the legend."""
     figure, colours, rounds = drawing.new_figure(3.7), colours_of(study), selection["round"].unique()
     when = f"round {rounds[0]}" if len(rounds) == 1 else "last saved round"
@@ -98,22 +94,21 @@ def _draw_spectra(study: Results, selection: "pd.DataFrame", up: str, others: Ma
     return figure
 
 
-def _of_clients(study: Results) -> "pd.DataFrame":
-    """Returns percentages of the variance in descending order, at the last saved round of each arm's first run."""
-    parts = []
+def _of_clients(study: Results) -> Parts:
+    """Yields percentages of the variance in descending order, at the last saved round of each arm's first run."""
     for arm in study.num_features:
         saved = next((run.spectra for run in study.of_arm(arm) if len(run.spectra.get("watched", ()))), None)
         if saved is not None:
             names = [_SERVER, *map(str, saved["watched"][-1])]
             percents = 100 * np.maximum(shares(np.stack([saved[_SERVER][-1], *saved["clients"][-1]])), 0)
             index = range(1, 1 + percents.shape[1])
-            both = zip(names, percents, strict=True)
-            parts += [{"arm": arm, "model": m, "index": index, "share": of} for m, of in both if np.isfinite(of).all()]
-    return stacked(parts)
+            for name, of in zip(names, percents, strict=True):
+                if np.isfinite(of).all():
+                    yield {"arm": arm, "model": name, "index": index, "share": of}
 
 
 @draws(_of_clients)
-def client_spectra(study: Results, selection: "pd.DataFrame") -> "Figure":
+def client_spectra(study: Results, selection: DataFrame) -> Figure:
     """Share of the variance of the test-set features in each principal dimension, largest first.
 
     Of every watched client's model after local training in the last saved round, and of the server's model that is

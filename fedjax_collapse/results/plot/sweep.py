@@ -1,18 +1,14 @@
 """The figure of a sweep: metrics after the last round against the swept value."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_collapse.config.cells import Arm, CellName, settings_of
+from fedjax_collapse.results.annotations import Axes, DataFrame, Figure
 from fedjax_collapse.results.metrics import EFFECTIVE_RANK, Metric, R
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import by_arm, draws, label
+from fedjax_collapse.results.plot.drawing import Parts, by_arm, draws, label
 from fedjax_collapse.results.plot.rounds import local_name
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STYLES = (":", "--", "-.")
 _MARGIN = 0.05  # of the range of the values
@@ -24,8 +20,8 @@ def _metrics_of(study: Results) -> dict[str, Metric]:
     return {local_name(study, metric.name): metric for metric in (study.score, EFFECTIVE_RANK, R)}
 
 
-def _after_the_last_round(study: Results) -> "pd.DataFrame":
-    """Returns metrics of finished runs after the last round: a row for each cell, with its swept values.
+def _after_the_last_round(study: Results) -> Parts:
+    """Yields metrics of finished runs after the last round: a row for each cell, with its swept values.
 
     Empty for a part of a study whose sweep makes settings, as all settings together show it, and for a study whose
     settings each show it.
@@ -34,7 +30,7 @@ def _after_the_last_round(study: Results) -> "pd.DataFrame":
 
     within = study.of_setting(study.settings[0]).config.get("sweep") or {}
     if not study.axes or study.final.empty or study.has_settings != (len(study.axes) > len(within)):
-        return pd.DataFrame()
+        return
     values = study.final.reindex(columns=[*_metrics_of(study)])
     moments = values.groupby(level=["setting", "arm"], sort=False).agg(["mean", "std"])
     rows = []
@@ -47,12 +43,12 @@ def _after_the_last_round(study: Results) -> "pd.DataFrame":
         rows.append(of_setting | {"arm": cell.arm, "declared": " ".join([*own[:1], arm.declared])} | swept)
     moments.columns = [": ".join(names) for names in moments.columns]
     labels = pd.DataFrame(rows, dtype=object)
-    is_swept = labels[study.axes[0]].notna().any()  # in an arm that has results
-    return pd.concat([labels, moments.reset_index(drop=True)], axis=1) if is_swept else pd.DataFrame()
+    if labels[study.axes[0]].notna().any():  # in an arm that has results
+        yield pd.concat([labels, moments.reset_index(drop=True)], axis=1)
 
 
 @draws(_after_the_last_round, of_settings=True)
-def sweep(study: Results, selection: "pd.DataFrame") -> "Figure":
+def sweep(study: Results, selection: DataFrame) -> Figure:
     """Accuracy (or the task's score), effective rank of the server model and R after the last round.
 
     Against the values of the first swept key; lines differ in the arm and the values of the others. Mean over seeds,
@@ -83,7 +79,7 @@ def sweep(study: Results, selection: "pd.DataFrame") -> "Figure":
     return figure
 
 
-def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
+def _places(axes: Axes, values: list[Any]) -> dict[Any, float]:
     """Returns the position of each value on the axis: numbers at their value, anything else evenly spaced.
 
     The axis is wide enough for all of them, measured or not.

@@ -1,30 +1,25 @@
 """The figure of times: how long compiling, training and evaluating took, and how fast training was."""
 
-from typing import TYPE_CHECKING
-
+from fedjax_collapse.results.annotations import DataFrame, Figure
 from fedjax_collapse.results.metrics import PHASES
 from fedjax_collapse.results.plot import drawing
-from fedjax_collapse.results.plot.drawing import colours_of, draws, label, new_figure
+from fedjax_collapse.results.plot.drawing import Parts, colours_of, draws, label, new_figure
 from fedjax_collapse.results.study import Results
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 _GREYS = (drawing.LIGHT, drawing.BAR, drawing.INK)  # of phases, since colours are for arms
 _SPEED = "samples per second"
 
 
-def _times(study: Results) -> "pd.DataFrame":
-    """Returns seconds of a run by phase, mean over seeds, and true samples per second of training."""
+def _times(study: Results) -> Parts:
+    """Yields seconds of a run by phase, mean over seeds, and true samples per second of training."""
     rows = study.timing.reindex(columns=["arm", "seed", *PHASES, "samples"])
     means = rows.groupby(["arm", "seed"], sort=False).sum().groupby("arm", sort=False).mean()
     speeds = (means.pop("samples") / means["train"]).where(means["train"] > 0, 0.0)
-    return means.assign(**{_SPEED: speeds}).reset_index()
+    yield means.assign(**{_SPEED: speeds}).reset_index()
 
 
 @draws(_times)
-def timing(study: Results, selection: "pd.DataFrame") -> "Figure":
+def timing(study: Results, selection: DataFrame) -> Figure:
     """Left: seconds of one run, mean over seeds, with their sum; right: training samples per second of training.
 
     Padding is not counted, and compilation excluded. The table has medians of training time over rounds, without those
