@@ -4,7 +4,7 @@ Everything that crosses a module boundary inside a round is one of these records
 client axis exists only in the engine and in aggregation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,12 @@ Scalar = float | Float[Array, ""]  # a hyper-parameter: a number, traced inside 
 
 class UserError(ValueError):
     """Invalid input from the user. The one-line message names the value, the expected values and a remedy."""
+
+
+def check_choice(what: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raises UserError if the value is not among the choices."""
+    if value not in choices:
+        raise UserError(f"{what} {value!r}: expected one of {', '.join(map(str, choices))}")
 
 
 class Damaged(UserError):

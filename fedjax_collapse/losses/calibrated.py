@@ -11,9 +11,9 @@ predictions use the plain ones.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, check_choice
+from fedjax_collapse.losses.shapes import Counts, Labels, Logits, Mask, Value
 from fedjax_collapse.losses.task_loss import cross_entropy, masked_mean
 
 BALANCED_VACANT = ("exclude", "floor_one", "eps")
@@ -24,13 +24,8 @@ ABSENT = -1e30  # the logit of a class excluded from the softmax; -inf would mak
 
 
 def balanced_cross_entropy(
-    logits: Float[Array, "batch classes"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    counts: Num[Array, " classes"],
-    tau: Scalar = 1.0,
-    vacant: str = "exclude",
-) -> Float[Array, ""]:
+    logits: Logits, labels: Labels, mask: Mask, counts: Counts, tau: Scalar = 1.0, vacant: str = "exclude"
+) -> Value:
     """Returns the cross-entropy of ``logits + tau log n_c``, mean over the true rows, in nats; n_c are the ``counts``.
 
     With equal counts it is plain cross-entropy. With a single class in the softmax, loss and gradient are 0.
@@ -43,7 +38,7 @@ def balanced_cross_entropy(
     Raises:
         UserError: if ``vacant`` is unknown.
     """
-    _check("balanced softmax vacant", vacant, BALANCED_VACANT)
+    check_choice("balanced softmax vacant", vacant, BALANCED_VACANT)
     counts, included = _prepare_counts(counts, vacant, logits.dtype)
     if vacant == "eps":
         prior = jnp.log(counts / jnp.maximum(jnp.sum(counts), 1) + 1e-9)
@@ -53,14 +48,14 @@ def balanced_cross_entropy(
 
 
 def calibrated_cross_entropy(
-    logits: Float[Array, "batch classes"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    counts: Num[Array, " classes"],
+    logits: Logits,
+    labels: Labels,
+    mask: Mask,
+    counts: Counts,
     tau: Scalar = 0.5,
     denominator: str = "all",
     vacant: str = "exclude",
-) -> Float[Array, ""]:
+) -> Value:
     """Returns FedLC's cross-entropy of ``s_c = logits - tau n_c^(-1/4)``, mean over the true rows, in nats.
 
     Args:
@@ -72,8 +67,8 @@ def calibrated_cross_entropy(
     Raises:
         UserError: if ``denominator`` or ``vacant`` is unknown.
     """
-    _check("fedlc denominator", denominator, DENOMINATORS)
-    _check("fedlc vacant", vacant, CALIBRATED_VACANT)
+    check_choice("fedlc denominator", denominator, DENOMINATORS)
+    check_choice("fedlc vacant", vacant, CALIBRATED_VACANT)
     counts, included = _prepare_counts(counts, vacant, logits.dtype)
     counts = jnp.where(included, jnp.maximum(counts, 1e-8), 1)
     shifted = logits - tau * counts[None] ** -0.25
@@ -88,13 +83,8 @@ def calibrated_cross_entropy(
 
 
 def restricted_cross_entropy(
-    logits: Float[Array, "batch classes"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    counts: Num[Array, " classes"],
-    alpha: Scalar = 0.5,
-    scale: str = "binary",
-) -> Float[Array, ""]:
+    logits: Logits, labels: Labels, mask: Mask, counts: Counts, alpha: Scalar = 0.5, scale: str = "binary"
+) -> Value:
     """Returns FedRS's cross-entropy of ``r_c logits``, mean over the true rows, in nats.
 
     ``alpha = 1`` is plain cross-entropy.
@@ -106,18 +96,13 @@ def restricted_cross_entropy(
     Raises:
         UserError: if ``scale`` is unknown.
     """
-    _check("fedrs scale", scale, SCALES)
+    check_choice("fedrs scale", scale, SCALES)
     counts = counts.astype(logits.dtype)
     if scale == "binary":
         scales = jnp.where(counts > 0, 1, alpha)
     else:
         scales = alpha + (1 - alpha) * counts / jnp.maximum(jnp.max(counts), 1)
     return cross_entropy(scales[None] * logits, labels, mask)
-
-
-def _check(what, value, choices):
-    if value not in choices:
-        raise UserError(f"{what} {value!r}: expected one of {', '.join(choices)}")
 
 
 def _prepare_counts(counts, vacant, dtype):

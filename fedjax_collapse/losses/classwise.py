@@ -6,23 +6,23 @@ variant is not valid for another.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, UserError, check_choice
 from fedjax_collapse.losses.norms import inverse_root
+from fedjax_collapse.losses.shapes import Features, Labels, Mask, Value
 
 VARIANTS = ("paper", "paper_unit", "official")
 
 
 def intra_class_correlation(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
+    features: Features,
+    labels: Labels,
+    mask: Mask,
     variant: str = "paper",
     normalise_d2: bool = False,
     min_count: int = 2,
     eps: Scalar = 1e-8,
-) -> Float[Array, ""]:
+) -> Value:
     """Returns FedMR's penalty on correlations [d, d] within each class that has at least ``min_count`` true rows.
 
     With n_c rows of class c, K_c their correlation matrix, ``Q_c = (n_c - 1) K_c`` and C the number of such classes:
@@ -44,8 +44,7 @@ def intra_class_correlation(
         UserError: if ``variant`` is unknown, if ``min_count`` is below 2, or for ``normalise_d2`` with ``official``,
             which is already a mean.
     """
-    if variant not in VARIANTS:
-        raise UserError(f"fedmr variant {variant!r}: expected one of {', '.join(VARIANTS)}")
+    check_choice("fedmr variant", variant, VARIANTS)
     if min_count < 2:
         raise UserError(f"fedmr min_count {min_count}: expected >= 2, one row has no correlation")
     if normalise_d2 and variant == "official":

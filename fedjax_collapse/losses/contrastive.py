@@ -7,19 +7,16 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from fedjax_collapse.core.records import Scalar
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 from fedjax_collapse.losses.task_loss import masked_mean
 
 
 def model_contrastive(
-    features: Float[Array, "batch features"],
-    server_features: Float[Array, "batch features"],
-    previous_features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    temperature: Scalar = 0.5,
-) -> Float[Array, ""]:
+    features: Features, server_features: Features, previous_features: Features, mask: Mask, temperature: Scalar = 0.5
+) -> Value:
     """Returns MOON's loss on the features of three models for the same rows, mean over the true rows.
 
     ``-log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) )`` with s_g, s_p the cosines with the server's and the previous
@@ -34,10 +31,8 @@ def model_contrastive(
 
 
 def view_similarity(
-    predictions: Float[Array, "views batch features"],
-    targets: Float[Array, "views batch features"],
-    mask: Bool[Array, " batch"],
-) -> Float[Array, ""]:
+    predictions: Float[Array, "views batch features"], targets: Float[Array, "views batch features"], mask: Mask
+) -> Value:
     """Returns the mean over views and true rows of ``cos(p_i, h_j)``, from -1 to 1; j is the view after i.
 
     Of two views j is the other one, of a single view the same. SimSiam's loss is minus this, BYOL's 4 - 4 times this.

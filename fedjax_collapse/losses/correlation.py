@@ -6,17 +6,15 @@ for N = 64 and d = 1280, so a strength for one variant is not valid for another.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, check_choice
 from fedjax_collapse.losses.norms import centre, squared_gram_norm
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 
 VARIANTS = ("paper", "pseudocode", "official")
 
 
-def correlation_frobenius(
-    features: Float[Array, "batch features"], mask: Bool[Array, " batch"], variant: str = "paper", eps: Scalar = 1e-8
-) -> Float[Array, ""]:
+def correlation_frobenius(features: Features, mask: Mask, variant: str = "paper", eps: Scalar = 1e-8) -> Value:
     """Returns FedDecorr's penalty on the N true rows of a batch with d features; other rows have no influence.
 
     With K the d x d correlation matrix and ``Q = (N-1) K``:
@@ -31,8 +29,7 @@ def correlation_frobenius(
     Raises:
         UserError: if ``variant`` is unknown.
     """
-    if variant not in VARIANTS:
-        raise UserError(f"feddecorr variant {variant!r}: expected one of {', '.join(VARIANTS)}")
+    check_choice("feddecorr variant", variant, VARIANTS)
     dim = features.shape[1]
     centred, count = centre(features, mask)
     variance = jnp.sum(centred**2, axis=0) / jnp.maximum(count - 1, 1)

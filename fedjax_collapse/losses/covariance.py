@@ -9,13 +9,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from fedjax_collapse.core.records import Scalar, UserError
 from fedjax_collapse.losses.norms import centre, smaller_gram, squared_gram_norm
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 
 
-def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
+def decov(features: Features, mask: Mask) -> Value:
     """Returns DeCov: half the sum of the squared covariances of distinct features over the N true rows.
 
     ``1/2 (||C||_F^2 - ||diag C||_2^2)`` with ``C`` the d x d covariance with divisor N. A sum, not a mean: it grows
@@ -25,9 +25,7 @@ def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"])
     return 0.5 * _between_groups(centred, centred.shape[1]) / jnp.maximum(count, 1) ** 2
 
 
-def structured_decov(
-    features: Float[Array, "batch features"], mask: Bool[Array, " batch"], num_groups: int = 16, eta: Scalar = 0.0
-) -> Float[Array, ""]:
+def structured_decov(features: Features, mask: Mask, num_groups: int = 16, eta: Scalar = 0.0) -> Value:
     """Returns Structured DeCov: DeCov without the pairs of features of the same group.
 
     ``1/2 sum C_ij^2`` over pairs in different groups, minus ``eta/2 sum C_ij^2`` over pairs i != j in the same group;
@@ -48,9 +46,7 @@ def structured_decov(
     return 0.5 * (between - eta * within) / jnp.maximum(count, 1) ** 2
 
 
-def vicreg_variance(
-    features: Float[Array, "batch features"], mask: Bool[Array, " batch"], gamma: Scalar = 1.0, eps: Scalar = 1e-4
-) -> Float[Array, ""]:
+def vicreg_variance(features: Features, mask: Mask, gamma: Scalar = 1.0, eps: Scalar = 1e-4) -> Value:
     """Returns VICReg's variance term: the shortfall of features' deviations from ``gamma``, mean over features.
 
     ``mean_j max(0, gamma - sqrt(var_j + eps))``, the variance with divisor N - 1 over the N true rows; 0 if N < 2.
@@ -61,7 +57,7 @@ def vicreg_variance(
     return jnp.where(count < 2, 0, shortfall)
 
 
-def vicreg_covariance(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
+def vicreg_covariance(features: Features, mask: Mask) -> Value:
     """VICReg's covariance term: ``sum_{i != j} C_ij^2 / d``, with ``C`` of divisor N - 1 over the N true rows.
 
     0 if N < 2. It differs from DeCov only by the factor ``2/d (N/(N-1))^2``.

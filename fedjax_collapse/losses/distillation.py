@@ -12,22 +12,18 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, check_choice
 from fedjax_collapse.losses.calibrated import ABSENT
+from fedjax_collapse.losses.shapes import Counts, Labels, Logits, Mask, Value
 from fedjax_collapse.losses.task_loss import masked_mean
 
 SUPPRESSIONS = ("official", "paper")
 
 
 def not_true_distillation(
-    logits: Float[Array, "batch classes"],
-    teacher_logits: Float[Array, "batch classes"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    temperature: Scalar = 1.0,
-) -> Float[Array, ""]:
+    logits: Logits, teacher_logits: Logits, labels: Labels, mask: Mask, temperature: Scalar = 1.0
+) -> Value:
     """Returns FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over all classes but the row's label.
 
     Logits are divided by the ``temperature`` t. Mean over the true rows, in nats. The gradient on the label's logit is
@@ -38,12 +34,7 @@ def not_true_distillation(
     return temperature**2 * masked_mean(divergences, mask)
 
 
-def vacant_distillation(
-    logits: Float[Array, "batch classes"],
-    teacher_logits: Float[Array, "batch classes"],
-    mask: Bool[Array, " batch"],
-    counts: Num[Array, " classes"],
-) -> Float[Array, ""]:
+def vacant_distillation(logits: Logits, teacher_logits: Logits, mask: Mask, counts: Counts) -> Value:
     """Returns FedVLS's term: ``KL(teacher || student)`` of the softmax over the classes that the client lacks.
 
     Mean over the true rows, in nats; ``counts`` are the client's. In the paper's eq. 3 the ratio is inverted, in the
@@ -53,13 +44,7 @@ def vacant_distillation(
     return masked_mean(_divergences(teacher_logits, logits, chosen), mask)
 
 
-def logit_suppression(
-    logits: Float[Array, "batch classes"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    counts: Num[Array, " classes"],
-    variant: str = "official",
-) -> Float[Array, ""]:
+def logit_suppression(logits: Logits, labels: Labels, mask: Mask, counts: Counts, variant: str = "official") -> Value:
     """Returns FedVLS's logit suppression: lower the logit of each class on rows of other classes.
 
     With ``p_c = n_c / sum n`` of the client's ``counts`` and means over the N true rows:
@@ -72,8 +57,7 @@ def logit_suppression(
     Raises:
         UserError: if ``variant`` is unknown.
     """
-    if variant not in SUPPRESSIONS:
-        raise UserError(f"fedvls variant {variant!r}: expected one of {', '.join(SUPPRESSIONS)}")
+    check_choice("fedvls variant", variant, SUPPRESSIONS)
     shares = counts.astype(logits.dtype) / jnp.maximum(jnp.sum(counts), 1)
     is_other = jnp.arange(len(shares))[None] != labels[:, None]
     if variant == "official":

@@ -10,20 +10,18 @@ gradient of the mean, so that features are moved to 0 as well.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import check_choice
 from fedjax_collapse.losses.norms import centre, root, smaller_gram, squared_gram_norm
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 
 POINTS = {"code": (3 / 16, 16), "paper": (5 / 8, 8)}  # distance of two frequencies, and how many there are above 0
 
 
 def characteristic_distance(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    directions: Float[Array, "features directions"],
-    points: str = "code",
-) -> Float[Array, ""]:
+    features: Features, mask: Mask, directions: Float[Array, "features directions"], points: str = "code"
+) -> Value:
     """SIGReg: the squared distance of the features' characteristic function from the standard normal's, times N.
 
     With ``p`` the N true rows, projected on a direction, and ``phi(t) = exp(-t^2 / 2)``, the mean over directions of
@@ -37,8 +35,7 @@ def characteristic_distance(
     Raises:
         UserError: if ``points`` is unknown.
     """
-    if points not in POINTS:
-        raise UserError(f"sigreg points {points!r}: expected one of {', '.join(POINTS)}")
+    check_choice("sigreg points", points, POINTS)
     step, last = POINTS[points]
     features, count = jnp.where(mask[:, None], features, 0), jnp.sum(mask).astype(features.dtype)
     t = step * jnp.arange(last + 1, dtype=features.dtype)
@@ -53,11 +50,7 @@ def characteristic_distance(
     return jnp.where(count < 2, 0, count * jnp.mean(jnp.sum(weights[:, None] * distances, axis=0)))
 
 
-def identity_distance(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    sketch: Float[Array, "features sketched"] | None = None,
-) -> Float[Array, ""]:
+def identity_distance(features: Features, mask: Mask, sketch: Float[Array, "features sketched"] | None = None) -> Value:
     """Weak-SIGReg: ``||C - I||_F`` with C the covariance, divisor N - 1, of the N true rows times ``sketch``.
 
     Without ``sketch`` C is of the features. With d features and N <= d, the value is at least ``sqrt(d + 1 - N)``;
@@ -75,10 +68,8 @@ def identity_distance(
 
 
 def sliced_normality(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    directions: Float[Array, "features directions"],
-) -> dict[str, Float[Array, ""]]:
+    features: Features, mask: Mask, directions: Float[Array, "features directions"]
+) -> dict[str, Value]:
     """VISReg's three terms of the N true rows, by name.
 
     With mu the features' means and sigma their standard deviations (divisor N) plus 1e-6:

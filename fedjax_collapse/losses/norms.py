@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
+
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 
 
-def centre(
-    features: Float[Array, "batch features"], mask: Bool[Array, " batch"]
-) -> tuple[Float[Array, "batch features"], Float[Array, ""]]:
+def centre(features: Features, mask: Mask) -> tuple[Features, Value]:
     """Returns rows minus the mean of the true rows, and their number N; rows with mask False become zero."""
     keep = mask[:, None]
     features = jnp.where(keep, features, 0)
@@ -16,7 +16,7 @@ def centre(
     return jnp.where(keep, features - mean, 0), count
 
 
-def smaller_gram(rows: Float[Array, "batch features"]) -> Float[Array, "size size"]:
+def smaller_gram(rows: Features) -> Float[Array, "size size"]:
     """Returns ``X X^T`` if batch < features, else ``X^T X``; both have the same non-zero eigenvalues.
 
     Computed at full precision because losses subtract from it, and a GPU's default rounds factors to ten bits.
@@ -26,7 +26,7 @@ def smaller_gram(rows: Float[Array, "batch features"]) -> Float[Array, "size siz
     return jnp.matmul(rows, rows.T, precision="highest")
 
 
-def squared_gram_norm(rows: Float[Array, "batch features"]) -> Float[Array, ""]:
+def squared_gram_norm(rows: Features) -> Value:
     """Returns ``||X^T X||_F^2``, computed from the smaller of ``X^T X`` and ``X X^T``, which have the same norm."""
     return jnp.sum(smaller_gram(rows) ** 2)
 

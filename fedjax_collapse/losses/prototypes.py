@@ -9,17 +9,15 @@ Prototypes are constants: no gradient flows into them.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from fedjax_collapse.losses.norms import root, squared_distances
+from fedjax_collapse.losses.shapes import Features, Labels, Mask, Value
 from fedjax_collapse.losses.task_loss import cross_entropy
 
 
 def class_sums(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    num_classes: int,
+    features: Features, labels: Labels, mask: Mask, num_classes: int
 ) -> tuple[Float[Array, "classes features"], Float[Array, " classes"]]:
     """Returns the sum of the features over the true rows of each class, and the number of these rows.
 
@@ -32,14 +30,14 @@ def class_sums(
 
 
 def prototype_margin(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
+    features: Features,
+    labels: Labels,
+    mask: Mask,
     prototypes: Float[Array, "classes features"],
     valid: Bool[Array, " classes"],
     negatives: Bool[Array, " classes"],
-    selected: Bool[Array, " batch"] | None = None,
-) -> Float[Array, ""]:
+    selected: Mask | None = None,
+) -> Value:
     """Returns FedMR's inter-class loss: how much farther rows are from their class's prototype than from others.
 
     Mean over the pairs of classes (i, j), j != i, of
@@ -65,13 +63,13 @@ def prototype_margin(
 
 
 def prototype_distance(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
+    features: Features,
+    labels: Labels,
+    mask: Mask,
     prototypes: Float[Array, "classes features"],
     valid: Bool[Array, " classes"],
-    selected: Bool[Array, " batch"] | None = None,
-) -> Float[Array, ""]:
+    selected: Mask | None = None,
+) -> Value:
     """Returns FedMR's inter-class loss without the margin: the mean distance of rows to their class's prototype.
 
     Mean, over the classes i with rows in the batch and a valid prototype, of the mean of ``||z - g_i||`` over these
@@ -83,11 +81,8 @@ def prototype_distance(
 
 
 def prototype_cross_entropy(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
-    prototypes: Float[Array, "classes features"],
-) -> Float[Array, ""]:
+    features: Features, labels: Labels, mask: Mask, prototypes: Float[Array, "classes features"]
+) -> Value:
     """Returns FedProc's loss: cross-entropy of the cosines between rows and prototypes, mean over the true rows.
 
     ``mean_n [ log sum_c exp(z_n . g_c) - z_n . g_label ]``, z and g of unit length, temperature 1.

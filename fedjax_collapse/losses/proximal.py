@@ -5,13 +5,13 @@ Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses.norms import root
+from fedjax_collapse.losses.shapes import Value
 
 
-def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Float[Array, ""]:
+def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Value:
     """Returns half the squared Euclidean distance between two trees of params: ``1/2 sum (w - w0)^2`` over all entries.
 
     ``reference`` is a constant; the gradient is ``w - w0``. ``squared=False`` returns half the distance, not squared,

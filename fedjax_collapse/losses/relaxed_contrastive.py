@@ -7,19 +7,19 @@ clipped from below at 1e-8, so a row of zeros has cosine 0 with every row.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_collapse.core.records import Scalar
 from fedjax_collapse.losses.contrastive import clipped_unit
+from fedjax_collapse.losses.shapes import Features, Labels, Mask, Value
 from fedjax_collapse.losses.task_loss import masked_mean
 
 
 def hardest_contrast(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
+    features: Features,
+    labels: Labels,
+    mask: Mask,
     temperature: Scalar = 0.05,
-) -> Float[Array, ""]:
+) -> Value:
     """Returns the supervised contrastive loss on the hardest pairs, mean over the true rows.
 
     ``-log( exp(p/t) / (exp(p/t) + exp(n_1/t) + exp(n_2/t)) )`` for each row, with p the smallest cosine with a row of
@@ -39,12 +39,12 @@ def hardest_contrast(
 
 
 def excess_similarity(
-    features: Float[Array, "batch features"],
-    labels: Int[Array, " batch"],
-    mask: Bool[Array, " batch"],
+    features: Features,
+    labels: Labels,
+    mask: Mask,
     temperature: Scalar = 0.05,
     threshold: Scalar = 0.7,
-) -> Float[Array, ""]:
+) -> Value:
     """Returns a penalty on classes whose rows are too similar, mean over the true rows.
 
     ``log(1 + exp((s - 1)/t))`` for each row, with s the smallest cosine with another row of its class and t the

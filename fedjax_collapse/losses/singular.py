@@ -6,12 +6,12 @@ and a constant (proposition 1): ``sum_i (lambda_i - 1)^2 = ||K||_F^2 - d``.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from fedjax_collapse.losses.norms import centre, smaller_gram
+from fedjax_collapse.losses.shapes import Features, Mask, Value
 
 
-def singular_value_variance(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
+def singular_value_variance(features: Features, mask: Mask) -> Value:
     """Returns the variance of the d singular values of the covariance of the N true rows (divisor N); 0 if N < 2.
 
     ``(1/d) sum_i (lambda_i - mean lambda)^2`` over all d values, including those that are zero because N <= d.

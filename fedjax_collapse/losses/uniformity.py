@@ -10,10 +10,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, check_choice
 from fedjax_collapse.losses.norms import centre, negligible, root, squared_distances
+from fedjax_collapse.losses.shapes import Features, Logits, Mask, Value
 
 DDOFS = (0, 1)
 HINGES = ("plain", "squared", "none")
@@ -21,9 +22,7 @@ KERNEL_SCALES = (1, 2)
 MEDIANS = ("lower", "average")
 
 
-def classifier_variance(
-    logits: Float[Array, "batch classes"], mask: Bool[Array, " batch"], ddof: int = 1, hinge: str = "plain"
-) -> Float[Array, ""]:
+def classifier_variance(logits: Logits, mask: Mask, ddof: int = 1, hinge: str = "plain") -> Value:
     """Returns FedUV's variance term: the shortfall of class probabilities' deviations from one-hot rows'.
 
     With ``s_j`` the standard deviation of ``softmax(logits)[:, j]`` over the N true rows and ``c`` the same of the
@@ -39,10 +38,8 @@ def classifier_variance(
     Raises:
         UserError: if ``ddof`` or ``hinge`` is unknown.
     """
-    if ddof not in DDOFS:
-        raise UserError(f"feduv ddof {ddof!r}: expected one of {', '.join(map(str, DDOFS))}")
-    if hinge not in HINGES:
-        raise UserError(f"feduv hinge {hinge!r}: expected one of {', '.join(HINGES)}")
+    check_choice("feduv ddof", ddof, DDOFS)
+    check_choice("feduv hinge", hinge, HINGES)
     classes = logits.shape[1]
     centred, count = centre(jax.nn.softmax(jnp.where(mask[:, None], logits, 0)), mask)
     deviations = root(jnp.sum(centred**2, axis=0) / jnp.maximum(count - ddof, 1))
@@ -55,12 +52,8 @@ def classifier_variance(
 
 
 def hyperspherical_uniformity(
-    features: Float[Array, "batch features"],
-    mask: Bool[Array, " batch"],
-    kernel_scale: int = 2,
-    median: str = "lower",
-    attached: bool = True,
-) -> Float[Array, ""]:
+    features: Features, mask: Mask, kernel_scale: int = 2, median: str = "lower", attached: bool = True
+) -> Value:
     """Returns FedUV's uniformity term: mean Gaussian similarity of the pairs i < j of true rows, between 0 and 1.
 
     ``mean_{i<j} exp(-||z_i - z_j||^2 / (kernel_scale * sigma))``, with sigma the median of the non-zero squared
@@ -77,10 +70,8 @@ def hyperspherical_uniformity(
     Raises:
         UserError: if ``kernel_scale`` or ``median`` is unknown.
     """
-    if kernel_scale not in KERNEL_SCALES:
-        raise UserError(f"feduv kernel_scale {kernel_scale!r}: expected one of {', '.join(map(str, KERNEL_SCALES))}")
-    if median not in MEDIANS:
-        raise UserError(f"feduv median {median!r}: expected one of {', '.join(MEDIANS)}")
+    check_choice("feduv kernel_scale", kernel_scale, KERNEL_SCALES)
+    check_choice("feduv median", median, MEDIANS)
     centred, _ = centre(features, mask)  # does not change distances, and reduces rounding in their gradient
     squares = squared_distances(centred, centred)
     pairs = jnp.triu(mask[:, None] & mask[None], 1)
@@ -90,9 +81,7 @@ def hyperspherical_uniformity(
     return jnp.sum(jnp.where(pairs, kernel, 0)) / jnp.maximum(jnp.sum(pairs), 1)
 
 
-def pair_uniformity(
-    units: Float[Array, "batch features"], mask: Bool[Array, " batch"], exponent: Scalar = 2.0
-) -> Float[Array, ""]:
+def pair_uniformity(units: Features, mask: Mask, exponent: Scalar = 2.0) -> Value:
     """Returns ``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` over pairs of true rows, t the ``exponent``; 0 if N < 2.
 
     Rows should have norm 1; then it is the loss of Wang & Isola, of which ``analysis.geometry`` has the measure.
@@ -105,12 +94,12 @@ def pair_uniformity(
 
 
 def tangent_distance(
-    rows: Float[Array, "batch features"],
-    points: Float[Array, "batch features"],
+    rows: Features,
+    points: Features,
     tangents: Float[Array, "tangents features"],
     directions: Float[Array, "directions features"],
-    mask: Bool[Array, " batch"],
-) -> Float[Array, ""]:
+    mask: Mask,
+) -> Value:
     """FedU2's uniformity: the distance of the true rows from as many random points, in the planes at ``tangents``.
 
     Rows and points y are mapped to ``log_t(y) = v arccos(<t, y>) / ||v||`` with ``v = y - <t, y> t``, and projected on

@@ -28,8 +28,7 @@ def check_head(method: str, model: Model, expected: Callable[[int, int], dict[st
 
 def head_of(variables: Variables, model: Model) -> tuple[jax.Array, jax.Array]:
     """Returns kernel and bias."""
-    leaves = masks.by_path(variables.params)
-    kernel, bias = (leaves[path] for path in _paths(model))
+    bias, kernel = masks.select(model.mask("head").params, variables.params).values()
     return kernel, bias
 
 
@@ -43,8 +42,3 @@ def with_params(variables: Variables, model: Model, new: Mapping[str, jax.Array]
     old = masks.select(model.mask("head").params, variables.params)
     leaves = {path: new[path.rpartition("/")[2]].astype(leaf.dtype) for path, leaf in old.items()}
     return variables._replace(params=masks.replace(variables.params, leaves))
-
-
-def _paths(model):
-    """The paths of the head's kernel and bias, in this order."""
-    return sorted(masks.select(model.mask("head").params, model.mask("all").params), reverse=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.records import Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import class_sums, masked_mean
 from fedjax_collapse.methods.base import FinishView, LocalView, Method, Term
 
@@ -28,16 +28,21 @@ class WithPrototypes(Method):
 
     needs = ("classes",)
 
-    strength: Scalar
-
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
         return no_prototypes(shapes)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
-        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
+        """Returns the mean over rows and features of ``(z_nd - c_{y_n, d})^2``; rows without a prototype count as 0."""
+        (means, valid), labels = view.shared, view.batch.labels
+        squares = jnp.mean((view.outputs.features - means[labels]) ** 2, axis=1)
+        value = masked_mean(jnp.where(valid[labels], squares, 0), view.batch.mask)
+        return {"prototype": Term(self.strength, value)}
 
     def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
-        return update_prototypes(shared, *report)
+        """Returns the means of the summed reports; classes without a report keep theirs."""
+        sums, counts = report
+        means, reported = sums / jnp.maximum(counts, 1)[:, None], counts > 0
+        return Prototypes(jnp.where(reported[:, None], means, shared.means), shared.valid | reported)
 
 
 def no_prototypes(shapes: Outputs) -> Prototypes:
@@ -54,13 +59,6 @@ def one_hot(shapes: Outputs) -> Prototypes:
     return Prototypes(jnp.eye(num_classes, dim, dtype=shapes.features.dtype), jnp.ones(num_classes, bool))
 
 
-def mean_square_to_prototypes(view: LocalView, prototypes: Prototypes) -> jax.Array:
-    """Returns the mean over rows and features of ``(z_nd - c_{y_n, d})^2``; rows without a prototype count as 0."""
-    labels = view.batch.labels
-    squares = jnp.mean((view.outputs.features - prototypes.means[labels]) ** 2, axis=1)
-    return masked_mean(jnp.where(prototypes.valid[labels], squares, 0), view.batch.mask)
-
-
 def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> tuple[jax.Array, jax.Array]:
     """Returns one client's report: sums [classes, features] and counts [classes] over all of its examples.
 
@@ -71,10 +69,3 @@ def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> 
         return class_sums(outputs.features, batch.labels, batch.mask, num_classes)
 
     return view.sum_over_data(view.trained, summarize, mode == "train")
-
-
-def update_prototypes(prototypes: Prototypes, sums: jax.Array, counts: jax.Array) -> Prototypes:
-    """Returns the prototypes after a round from the summed reports; classes without a report keep theirs."""
-    means = sums / jnp.maximum(counts, 1)[:, None]
-    reported = counts > 0
-    return Prototypes(jnp.where(reported[:, None], means, prototypes.means), prototypes.valid | reported)

@@ -1,7 +1,7 @@
 """The interface of a method: one published idea, written as the hooks that it adds to federated averaging.
 
-A method is a frozen dataclass. Its numbers (strength, temperature) are pytree leaves, so changing one does not
-recompile; its choices (variant names, flags) are declared with ``option`` and are static. A subclass overrides the
+A subclass of ``Method`` is a frozen dataclass. Its numbers (strength, temperature) are pytree leaves, so changing one
+does not recompile; its choices (variant names, flags) are declared with ``option`` and are static. It overrides the
 hooks that it needs; a hook that no method overrides costs nothing. Hooks are pure and written for one client:
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
@@ -33,11 +33,12 @@ A new method is a new file with one class; no other file has to be edited.
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, dataclass_transform
 
 import chex
 import jax
-from flax import linen
+import jax.numpy as jnp
+from flax import linen, struct
 
 from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
 from fedjax_collapse.nn.model import Model
@@ -214,10 +215,7 @@ class Exclusion(NamedTuple):
 
 # of a method whose ``aggregate`` needs the mean of the uploads
 NEEDS_MEAN = tuple(
-    Exclusion(
-        (hook,),
-        "the server step of {own} needs the mean of the uploads, which {other} replaces; leave one out",
-    )
+    Exclusion((hook,), "the server step of {own} needs the mean of the uploads, which {other} replaces; leave one out")
     for hook in ("corrupt_uploads", "combine_uploads")
 )
 
@@ -236,6 +234,7 @@ def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTre
     return value
 
 
+@dataclass_transform()
 class Method:
     """Base class: no state, and hooks that do nothing. Subclasses are final; they do not call ``super``."""
 
@@ -263,6 +262,10 @@ class Method:
     when_measured: str = "round"  # when clients ``measure`` the server's model: ``start``, ``round`` or ``evaluation``
     unused: tuple[str, ...] = ()  # hooks that are overridden, but not used with these options
     strengths: tuple[str, ...] = ()  # fields that scale the method; if all are 0, it has no effect
+
+    def __init_subclass__(cls) -> None:
+        """Makes each subclass a frozen dataclass and a pytree, as ``flax.struct.dataclass`` does."""
+        struct.dataclass(cls)
 
     def check(self) -> None:
         """Raises UserError for invalid field values; called once before a run, outside compiled code."""
@@ -302,18 +305,15 @@ class Method:
         round, memory has the leaves that are computed from these params; a round must not change them, which is
         checked. With ``stores_common``, or ``setup``, all memory is stored.
         """
-        raise NotImplementedError
 
     def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
         """Returns the initial state of the server, which every client receives; arguments as in ``init_memory``."""
-        raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
         """Returns models whose outputs on each batch, in evaluation mode, ``penalty`` reads from ``view.frozen``.
 
         The models are constant in a round, so each runs once over the client's examples, not once per epoch.
         """
-        raise NotImplementedError
 
     def batch(self, batch: Batch, view: RoundView) -> Batch:
         """Returns the batch of the client's training examples that replaces ``batch``, of the same shapes.
@@ -322,7 +322,6 @@ class Method:
         ``batch`` has all examples and ``view.class_counts`` is None. Methods are applied in order. Rows with
         ``batch.mask`` False are padding.
         """
-        raise NotImplementedError
 
     @exclusive
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
@@ -330,24 +329,19 @@ class Method:
 
         Otherwise training starts from ``view.server``. Before an evaluation every client computes this model, too.
         """
-        raise NotImplementedError
 
     def init_carry(self, view: RoundView) -> PyTree:
         """Returns ``view.carry`` of the first step of a client's round; ``finish`` reads that after the last step."""
-        raise NotImplementedError
 
     def carry(self, view: LocalView) -> PyTree:
         """Returns ``view.carry`` of the next step, from this step's outputs."""
-        raise NotImplementedError
 
     @exclusive
     def task(self, view: LocalView) -> jax.Array:
         """Returns the loss of a batch that replaces the task's loss."""
-        raise NotImplementedError
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         """Returns the terms that are added to the loss of one step, by name."""
-        raise NotImplementedError
 
     @exclusive
     def gradient(self, gradient_of: Callable[..., PyTree], params: PyTree, view: GradientView) -> PyTree:
@@ -357,22 +351,18 @@ class Method:
         running statistics and the metrics come from the first call. The gradient is 0 in parts that are not trained. A
         method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry.
         """
-        raise NotImplementedError
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
         """Returns the corrected gradient, before clipping. Corrections of private parts are ignored."""
-        raise NotImplementedError
 
     def decay(self, view: RoundView) -> Scalar:
         """Returns weight decay, applied after clipping, in addition to the weight decay of ``training``."""
-        raise NotImplementedError
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         """Returns the tree that is sent instead of ``update``, and the new memory. Methods are applied in order.
 
         ``update`` is the output of the previous method. Its private and frozen parts are zero.
         """
-        raise NotImplementedError
 
     @exclusive
     def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
@@ -381,7 +371,6 @@ class Method:
         ``stacked`` is 0 where ``view.counted`` is False, and the result there is ignored. The engine holds the uploads
         of a whole cohort only for this hook and ``combine_uploads``.
         """
-        raise NotImplementedError
 
     @exclusive
     def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
@@ -390,18 +379,15 @@ class Method:
         ``stacked`` is 0 where ``view.counted`` is False. BatchNorm's running statistics are still averaged, reports
         summed.
         """
-        raise NotImplementedError
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         """Returns the new memory, and a report, which is summed over the cohort.
 
         A client whose report is dropped adds zero. The memory of clients outside the cohort does not change.
         """
-        raise NotImplementedError
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         """Returns the server's new state from the sum of the cohort's reports."""
-        raise NotImplementedError
 
     @exclusive
     def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:
@@ -410,7 +396,6 @@ class Method:
         ``update`` has the parts that clients send. Settings that break the noise's privacy are rejected
         (``privacy/guarantee.py``). The method must override ``noise`` as well.
         """
-        raise NotImplementedError
 
     def noise(self, expected: float) -> Noise:
         """Returns the noise of ``perturb`` for privacy accounting, for an expected number of clients in a round.
@@ -418,11 +403,9 @@ class Method:
         Called outside compiled code. Raises UserError if no accounting is known. A class that inherits ``noise`` is
         rejected, since it may change the mechanism.
         """
-        raise NotImplementedError
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         """Returns the server's update, from the mean upload ``update``; ``shared`` is the output of ``combine``."""
-        raise NotImplementedError
 
     def measure(self, view: FinishView) -> PyTree:
         """Returns a client's report on the server's model, ``view.trained``, which is summed over the clients.
@@ -431,21 +414,18 @@ class Method:
         model; or ``evaluation``: all clients, on the last model before each evaluation. The sum is passed to ``apply``,
         except before an evaluation, and then to ``after_round``, which is called only then.
         """
-        raise NotImplementedError
 
     def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
         """Returns the server's model, from the measured model and the sum of the clients' ``measure``.
 
         Private parts do not change, nor, except at the ``start``, do frozen parts.
         """
-        raise NotImplementedError
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
         """Returns the server's state after its model was updated; ``measured`` is () without ``measure``.
 
         ``before`` is the model that was sent, or with ``start`` and ``evaluation`` the measured model.
         """
-        raise NotImplementedError
 
     def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], PyTree]:
         """Returns the new ``view.private`` and ``view.memory`` of all clients, which the server computes after a round.
@@ -453,12 +433,10 @@ class Method:
         The server knows a client's state as of the last upload that arrived. The states of all clients have to fit on a
         device.
         """
-        raise NotImplementedError
 
     @exclusive
     def personal(self, view: ClientView) -> Variables:
         """Returns the model that the client uses and own tests score; ``view.server`` is the received model."""
-        raise NotImplementedError
 
     @exclusive
     def predict(self, outputs: Outputs, view: PredictView) -> jax.Array:
@@ -466,11 +444,9 @@ class Method:
 
         ``view.server`` is the received model; in tests of the model after the client's last round, that model.
         """
-        raise NotImplementedError
 
     def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
         """Returns the model that is evaluated, from the server's variables and state."""
-        raise NotImplementedError
 
 
 def exclusives() -> dict[str, str]:
@@ -535,3 +511,26 @@ class Regularizer(Method):
         for name in self.strengths:
             if getattr(self, name) is not None:  # a field that is annotated as optional
                 check_value(f"{type(self).__name__}: {name}", getattr(self, name), NonNegative)
+
+
+class OverClients(Method):
+    """A method whose state at the server is the mean over all clients of their memory, at first 0.
+
+    ``finish`` reports the client's part of the change of this mean.
+    """
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return self.init_memory(variables, shapes)
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, shared, report)
+
+
+class FromReceived(Method):
+    """A method whose loss reads the received model's outputs, ``view.frozen["received"]``."""
+
+    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
+        return {"received": server}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.core.records import PyTree, UserError, check_choice
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch, normalize_fused
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
@@ -222,8 +222,7 @@ class LayerNorm(nn.Module):
 
 def cast(arrays: PyTree, dtype: str | None) -> PyTree:
     """Casts arrays to the dtype in which a layer computes."""
-    if dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r}: expected one of {', '.join(map(str, DTYPES))}")
+    check_choice("dtype", dtype, DTYPES)
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
 
 

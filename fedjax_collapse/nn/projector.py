@@ -12,7 +12,7 @@ from typing import Annotated
 
 import jax
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import check_choice
 from fedjax_collapse.nn.layers import BatchNorm, Dense
 from fedjax_collapse.schema.options import OpenChoice
 
@@ -26,8 +26,7 @@ def project(kind: str, features: jax.Array, mask: jax.Array, train: bool, dim: i
     Raises:
         UserError: if the projector is unknown.
     """
-    if kind not in PROJECTORS:
-        raise UserError(f"projector {kind!r}: expected one of {', '.join(PROJECTORS)}")
+    check_choice("projector", kind, PROJECTORS)
     if kind == "none":
         return features
     if kind == "feduv":

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, check
-from flax import struct
 from small_studies import rows_of, start, write_config, write_data
 
 from fedjax_collapse import FedAvg, FedDyn, FedProx, LocalTraining, Model, UserError, load_run, nn, simulate
@@ -159,7 +158,6 @@ def test_config_values_of_other_types_are_one_line(place):
                 assert "\n" not in str(error)
 
 
-@struct.dataclass
 class OwnProx(FedProx):
     pass
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TRAINING, assert_close, assert_same_bits
-from flax import struct
 
 from fedjax_collapse import FedAvg, Model, Participation, engine, nn
 from fedjax_collapse.core.randomness import Stream, method_key
@@ -18,7 +17,6 @@ TOLERANCE = 1e-9
 HEAD, KEY = "params/Dense_1/kernel", 12  # of the rounds, the first of which has a lost upload
 
 
-@struct.dataclass
 class Exchange(Method):
     """Heads that arrived become halfway between themselves and their mean; everyone receives the mean and noise."""
 
@@ -48,7 +46,6 @@ class Exchange(Method):
         return {**view.private, HEAD: mixed}, memory
 
 
-@struct.dataclass
 class Silent(Exchange):
     """Exchanges nothing."""
 

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 from conftest import TRAINING, assert_same_bits, run_at_once
-from flax import struct
 from jax.tree_util import Partial
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Method, Model, Phase, UserError, engine, option, simulate
@@ -122,7 +121,6 @@ def test_the_server_keeps_its_last_model(float64, federation, network):
     assert jax.tree.leaves(after.clients.memory) == []
 
 
-@struct.dataclass
 class Noticing(Method):
     """Keeps what it sees of the leaves that stay where they are."""
 

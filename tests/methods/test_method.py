@@ -15,7 +15,6 @@ from fedjax_collapse.methods.drift.fedcm import FedCM
 KEPT = TRAINING.replace(momentum_reset=False)
 
 
-@struct.dataclass
 class Draw(Regularizer):
     """Logs a random number of its key, which is no function of anything else."""
 
@@ -25,13 +24,11 @@ class Draw(Regularizer):
         return {"number": Term(self.strength, jax.random.uniform(view.key))}
 
 
-@struct.dataclass
 class Task(Method):
     def task(self, view):
         return jnp.sum(view.outputs.logits**2)
 
 
-@struct.dataclass
 class Earlier(Method):
     def first_report(self, view):
         return ()

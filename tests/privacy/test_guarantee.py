@@ -50,7 +50,6 @@ class Louder(FedAvg):
     """Something of it might be sent unclipped."""
 
 
-@struct.dataclass
 class Unclipped(DPFedAvg):
     """Says of its noise what the clip makes true."""
 

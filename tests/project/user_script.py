@@ -4,13 +4,11 @@ from typing import assert_type
 
 import jax
 import numpy as np
-from flax import struct
 
 import fedjax_collapse as fc
 from fedjax_collapse import MOON, FedLC, LocalTraining, Model, Participation, Phase, Term, nn, partition, simulate
 
 
-@struct.dataclass
 class FeatureNorm(fc.Regularizer):
     strength: float = 0.01
 

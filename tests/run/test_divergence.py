@@ -25,7 +25,6 @@ LAYOUTS = {
 }
 
 
-@struct.dataclass
 class Bomb(fc.Regularizer):
     """A term that is not finite on a client's short batch, its last one, from some round on."""
 
@@ -39,7 +38,6 @@ class Bomb(fc.Regularizer):
         return {"burst": Term(self.strength, jnp.where(is_now, jnp.nan, 0.0))}
 
 
-@struct.dataclass
 class Wrong(Method):
     """A client's gradients are not finite."""
 
@@ -49,7 +47,6 @@ class Wrong(Method):
         return jax.tree.map(lambda g: jnp.where(view.client.id == self.client, jnp.inf, g), gradient)
 
 
-@struct.dataclass
 class Garbled(Method):
     """What a client sends is not finite."""
 
@@ -197,7 +194,6 @@ def test_without_a_client_left_the_server_stays_as_it_is(federation, network, st
         run(federation, network, algorithm, on_nan="continue", rounds=3, storage=storage, folder=tmp_path)
 
 
-@struct.dataclass
 class Counting(Method):
     """The server adds up who reports, from the initial model on, which is not finite for some clients."""
 
@@ -236,7 +232,6 @@ def test_a_first_report_that_is_not_finite_is_left_out(federation, network, layo
     np.testing.assert_array_equal(result.state.server.shared["counting"], [3 * 5, 3 * 110])
 
 
-@struct.dataclass
 class Surveying(Counting):
     """The server keeps who reports on its last model, of all clients."""
 
@@ -263,7 +258,6 @@ def test_a_report_of_all_clients_that_is_not_finite_is_left_out(federation, netw
     np.testing.assert_array_equal(result.state.server.shared["it"], [7, 7])
 
 
-@struct.dataclass
 class Measuring(Recalibrate):
     """A client's measurement of the new model is not finite."""
 

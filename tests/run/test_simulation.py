@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 from conftest import assert_same_bits
-from flax import struct
 from small_studies import tree
 
 import fedjax_collapse as fc
@@ -223,7 +222,6 @@ class Reversed(Participation):
         return super().draw(key, sizes, cohort_size)[::-1]
 
 
-@struct.dataclass
 class FedOther(FedProx):
     def penalty(self, view):
         return {}

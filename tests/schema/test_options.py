@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from conftest import assert_same_bits, check, run_at_once
-from flax import linen, struct
+from flax import linen
 from jax.tree_util import Partial
 
 import fedjax_collapse as fc
@@ -97,7 +97,6 @@ def test_what_is_traced_is_not_looked_at():
 
 
 def test_records_functions_and_their_choices():
-    @struct.dataclass
     class Own(Method):
         kind: str = option("a", choices=("a", "b"))
         share: "Share" = 0.5  # text, as of modules that postpone their annotations

@@ -14,7 +14,6 @@ FILES = {
         from fedjax_collapse import Regularizer
         import own_helper
 
-        @struct.dataclass
         class Own(Regularizer):
             strength: float = 1.0
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from conftest import assert_same_bits, check, one_line, run_at_once
-from flax import struct
 from small_store import save_small_store
 
 from experiments.benchmarks.overheads import accepted
@@ -119,7 +118,6 @@ METHODS_WITH = {
 }
 
 
-@struct.dataclass
 class ZerosAtFirst(Method):
     """Remembers the client's model, and zeros before its first round."""
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from conftest import assert_same_bits, check, one_line
-from flax import struct
 
 from fedjax_collapse import FedAvg, FedDyn, FedLC, LocalTraining, Method, Model, nn, simulate
 
@@ -12,7 +11,6 @@ TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05)
 BESIDE = {"feddyn": FedDyn(0.1), "fedlc": FedLC()}  # which use a client's relative size and its class counts
 
 
-@struct.dataclass
 class Holds(Method):
     """A tenth, rounded down. A client remembers its held-out labels, and how many there are."""
 

@@ -1,12 +1,10 @@
 """FeatureNorm: keep the features of every local batch short. ``penalty`` is written for one batch of one client."""
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse import Regularizer, Term, masked_mean
 
 
-@struct.dataclass
 class FeatureNorm(Regularizer):
     """The squared length of the features, mean over the batch.
 

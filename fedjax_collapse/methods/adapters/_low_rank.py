@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import NEEDS_MEAN, ClientView, Exclusion, FinishView, Method, RoundView, Setup
@@ -37,18 +36,14 @@ def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapt
     return Adapter(jnp.where(is_there, left * sizes, old.a), b, old.scale)
 
 
-_OF_FACTORS = (
-    Exclusion(
-        ("upload",),
-        "{other} changes uploads, but {own} computes the server's adapters from the trained ones; leave one out",
-    ),
+_OF_FACTORS = Exclusion(
+    ("upload",),
+    "{other} changes uploads, but {own} computes the server's adapters from the trained ones; leave one out",
 )
-_OF_REPLACED = (
-    Exclusion(
-        ("init_memory", "correct"),
-        "{other} corrects changes of a client's adapters by earlier changes, but {own} replaces the adapters; "
-        "leave one out",
-    ),
+_OF_REPLACED = Exclusion(
+    ("init_memory", "correct"),
+    "{other} corrects changes of a client's adapters by earlier changes, but {own} replaces the adapters; "
+    "leave one out",
 )
 
 
@@ -76,7 +71,7 @@ class LowRank(Method):
 
     @property
     def excludes(self) -> tuple[Exclusion, ...]:
-        return NEEDS_MEAN + _OF_FACTORS * self.has("finish") + _OF_REPLACED * self.replaces_adapters
+        return NEEDS_MEAN + (_OF_FACTORS,) * self.has("finish") + (_OF_REPLACED,) * self.replaces_adapters
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return adapters(variables.params)
@@ -89,7 +84,6 @@ class LowRank(Method):
         return adapters(after.params)
 
 
-@struct.dataclass
 class Ranked(LowRank):
     """A method whose clients may have adapters of different ranks.
 

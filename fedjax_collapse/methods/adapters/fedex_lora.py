@@ -8,14 +8,11 @@ to them. The released code weights clients equally (``weighting="equal"``), and 
 right for GPT-2's layers and wrong for others; here it is not transposed.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import LowRank, mean_factors
 from fedjax_collapse.nn.adapters import added_to_kernels
 
 
-@struct.dataclass
 class FedExLoRA(LowRank):
     """The residual of averaging factors, added to the base."""
 

@@ -13,7 +13,6 @@ rotations without a reflection only, which can undo the gain. Here R is any orth
 """
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import change, mean_factors
@@ -22,7 +21,6 @@ from fedjax_collapse.nn.adapters import Adapter, adapters
 from fedjax_collapse.schema.options import Share
 
 
-@struct.dataclass
 class FedRotLoRA(Method):
     """Factors that are aligned with the server's.
 

@@ -21,7 +21,6 @@ over rounds, and equal weights of the clients (``weighting``) are our choices. T
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, Scalar
@@ -33,7 +32,6 @@ from fedjax_collapse.schema.options import NonNegative
 _MAX_STEPS = 1000
 
 
-@struct.dataclass
 class FedRPCA(Method):
     """The mean update of adapters, with more of its sparse part.
 

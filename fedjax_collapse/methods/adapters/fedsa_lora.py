@@ -6,13 +6,10 @@ Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning
 knowledge, B the client's. In the released code the classifier is not averaged either.
 """
 
-from flax import struct
-
 from fedjax_collapse.methods.base import Method
 from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class FedSALoRA(Method):
     """Private factors B.
 

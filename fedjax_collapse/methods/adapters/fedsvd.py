@@ -6,13 +6,10 @@ Lee et al., "FedSVD: Adaptive Orthogonalization for Private Federated Learning w
 is exact, as in FFA-LoRA, and the product does not change; the rows of A are orthonormal.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import LowRank, change, closest, mean_factors
 
 
-@struct.dataclass
 class FedSVD(LowRank):
     """A frozen factor A that the server replaces in each round."""
 

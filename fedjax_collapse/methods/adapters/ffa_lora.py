@@ -4,12 +4,9 @@ Sun et al., "Improving LoRA in Privacy-preserving Federated Learning" (ICLR 2024
 row space of A, of r dimensions.
 """
 
-from flax import struct
-
 from fedjax_collapse.methods.base import Method
 
 
-@struct.dataclass
 class FFALoRA(Method):
     """A frozen factor A."""
 

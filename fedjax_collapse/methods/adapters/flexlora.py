@@ -8,14 +8,11 @@ code, B has all singular values and the scale of each client is within the sum. 
 network's rank. Signs of singular vectors are fixed.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest
 from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class FlexLoRA(Ranked):
     """Singular value decomposition of the mean product.
 

@@ -13,7 +13,6 @@ released code the stack of all clients, (r_1 + ... + r_K) (d_in + d_out). It rec
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.methods.adapters._low_rank import Ranked
@@ -21,7 +20,6 @@ from fedjax_collapse.methods.base import ClientView
 from fedjax_collapse.nn.adapters import Adapter, adapters, added_to_kernels, with_adapters
 
 
-@struct.dataclass
 class FLoRA(Ranked):
     """The mean product, added to the base."""
 

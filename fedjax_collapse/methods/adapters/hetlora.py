@@ -13,7 +13,6 @@ layers, the loss a sum of products over layers. Entries below ``least`` are neve
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses.norms import root
@@ -23,7 +22,6 @@ from fedjax_collapse.nn.adapters import adapters
 from fedjax_collapse.schema.options import Count, Decay, NonNegative, only_with, option
 
 
-@struct.dataclass
 class HetLoRA(Ranked):
     """Means of padded factors, and ranks that clients lower themselves.
 

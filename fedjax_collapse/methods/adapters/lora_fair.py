@@ -12,7 +12,6 @@ objective has a solution in closed form. Layers are corrected one by one.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses.norms import inverse_root, root
@@ -20,7 +19,6 @@ from fedjax_collapse.methods.adapters._low_rank import LowRank, change, mean_fac
 from fedjax_collapse.schema.options import Count, NonNegative, Positive, only_with, option
 
 
-@struct.dataclass
 class LoRAFAIR(LowRank):
     """A correction of the mean of B.
 

@@ -14,7 +14,6 @@ not the cohort's, and a slice that no client of the cohort has keeps its old val
 from itertools import pairwise
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest
@@ -22,7 +21,6 @@ from fedjax_collapse.methods.base import FinishView
 from fedjax_collapse.nn.adapters import Adapter, adapters
 
 
-@struct.dataclass
 class RaFLoRA(Ranked):
     """Averages of the products of slices, by rank.
 

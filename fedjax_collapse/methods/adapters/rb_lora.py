@@ -12,15 +12,13 @@ of the decomposed product. A rank that no client of the cohort has keeps its old
 """
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.adapters._low_rank import Ranked, change, closest, padded
 from fedjax_collapse.methods.base import FinishView
-from fedjax_collapse.schema.options import Count, option
+from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class RBLoRA(Ranked):
     """Means of factors over the clients that have a rank.
 
@@ -28,7 +26,6 @@ class RBLoRA(Ranked):
         balanced: whether c_j multiplies both ``factors``, or their ``product`` once.
     """
 
-    ranks: tuple[Count, ...] = option(())
     balanced: str = option("factors", choices=("factors", "product"))
     replaces_adapters = True
 

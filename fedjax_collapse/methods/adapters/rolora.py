@@ -9,7 +9,6 @@ of the authors.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, UserError
@@ -17,7 +16,6 @@ from fedjax_collapse.methods.base import Exclusion, Method, RoundView, Setup
 from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class RoLoRA(Method):
     """Factors that are trained alternately.
 

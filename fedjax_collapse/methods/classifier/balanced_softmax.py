@@ -9,7 +9,6 @@ loss; accuracies and the loss of the evaluated model use the plain logits.
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.losses import balanced_cross_entropy
 from fedjax_collapse.losses.calibrated import BALANCED_VACANT
@@ -17,7 +16,6 @@ from fedjax_collapse.methods.base import LocalView, Method
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class BalancedSoftmax(Method):
     """Cross-entropy of logits plus ``tau`` times the log of the client's class counts.
 

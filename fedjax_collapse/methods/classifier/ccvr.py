@@ -35,7 +35,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
@@ -57,7 +56,6 @@ class ClassSums(NamedTuple):
     seed: jax.Array | tuple = ()  # uint32, for the virtual features
 
 
-@struct.dataclass
 class CCVR(Method):
     """Classifier calibration with virtual representations.
 

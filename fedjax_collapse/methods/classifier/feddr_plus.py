@@ -12,17 +12,15 @@ following the released code: beta 0.9. Gradients are small; its learning rates a
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from fedjax_collapse.core.records import PyTree, UserError, Variables
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import masked_mean
-from fedjax_collapse.methods.base import LocalView, Method, Setup, Term
+from fedjax_collapse.methods.base import FromReceived, LocalView, Setup, Term
 from fedjax_collapse.methods.classifier._simplex import check_simplex
 from fedjax_collapse.schema.options import Fraction
 
 
-@struct.dataclass
-class FedDrPlus(Method):
+class FedDrPlus(FromReceived):
     """Dot regression and feature distillation.
 
     Args:
@@ -35,9 +33,6 @@ class FedDrPlus(Method):
         simplex = check_simplex("FedDrPlus", setup.model, "simplex")
         if not simplex.normalize or simplex.name != "head":
             raise UserError('FedDrPlus: expected cosines of the features as logits; set network.head="simplex"')
-
-    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        return {"received": server}
 
     def task(self, view: LocalView) -> jax.Array:
         mask = view.batch.mask

@@ -16,7 +16,6 @@ and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64, sc
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.losses.calibrated import balanced_cross_entropy
@@ -25,7 +24,6 @@ from fedjax_collapse.methods.classifier._simplex import check_simplex
 from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class FedETF(Method):
     """Balanced softmax on a fixed simplex.
 

@@ -16,7 +16,6 @@ parts, without Phi.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.methods.base import LocalView, Method, Setup
@@ -24,7 +23,6 @@ from fedjax_collapse.methods.classifier._simplex import check_simplex
 from fedjax_collapse.schema.options import Positive
 
 
-@struct.dataclass
 class FedGELA(Method):
     """Cross-entropy on a simplex whose vertices are scaled by the client's class frequencies.
 

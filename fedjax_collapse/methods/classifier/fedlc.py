@@ -16,7 +16,6 @@ logits.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import calibrated_cross_entropy
@@ -25,7 +24,6 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Method
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class FedLC(Method):
     """Cross-entropy of logits calibrated by the class counts of the client or of all clients (``counts``).
 

@@ -13,18 +13,15 @@ logits.
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import restricted_cross_entropy
 from fedjax_collapse.losses.calibrated import SCALES
 from fedjax_collapse.methods.base import LocalView, Method, Setup
-from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import Fraction, option
 
 
-@struct.dataclass
 class FedRS(Method):
     """Cross-entropy of logits scaled by the client's class counts.
 
@@ -44,8 +41,8 @@ class FedRS(Method):
     def check_with(self, setup: Setup) -> None:
         if self.use_bias:
             return
-        model = setup.model
-        names = [path.rpartition("/")[2] for path in _head(model, model.mask("head").params)]
+        model, mask = setup.model, setup.model.mask("head").params
+        names = [path.rpartition("/")[2] for path in masks.select(mask, mask)]
         if sorted(names) not in (["kernel"], ["bias", "kernel"]):
             raise UserError(
                 f"FedRS: use_bias=False needs a linear classifier, that of network {type(model.module).__name__} has "
@@ -55,11 +52,6 @@ class FedRS(Method):
     def task(self, view: LocalView) -> jax.Array:
         logits, labels, mask = view.outputs.logits, view.batch.labels, view.batch.mask
         if not self.use_bias:
-            head = _head(view.model, view.params)
+            head = masks.select(view.model.mask("head").params, view.params)
             logits = view.outputs.features @ next(leaf for path, leaf in head.items() if path.endswith("kernel"))
         return restricted_cross_entropy(logits, labels, mask, view.class_counts, self.alpha, self.scale)
-
-
-def _head(model: Model, params: PyTree) -> dict[str, jax.Array]:
-    """Returns the classifier's leaves of the params, by path."""
-    return masks.select(model.mask("head").params, params)

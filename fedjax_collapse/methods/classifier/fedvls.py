@@ -16,17 +16,14 @@ the evaluated model use the plain logits.
 """
 
 import jax
-from flax import struct
 
-from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.losses import balanced_cross_entropy, logit_suppression, vacant_distillation
 from fedjax_collapse.losses.distillation import SUPPRESSIONS
-from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.methods.base import FromReceived, LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
-class FedVLS(Regularizer):
+class FedVLS(FromReceived, Regularizer):
     """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with a separate strength.
 
     Args:
@@ -42,9 +39,6 @@ class FedVLS(Regularizer):
     distillation: NonNegative = 0.1
     logit: NonNegative = 1.0
     variant: str = option("official", choices=SUPPRESSIONS)
-
-    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        return {"received": server}
 
     def task(self, view: LocalView) -> jax.Array:
         labels, mask = view.batch.labels, view.batch.mask

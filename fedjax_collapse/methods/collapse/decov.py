@@ -7,14 +7,11 @@ compares with it, without stating a strength. Unlike correlations, covariances c
 and the sum grows with the square of their number.
 """
 
-from flax import struct
-
 from fedjax_collapse.losses.covariance import decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative
 
 
-@struct.dataclass
 class DeCov(Regularizer):
     """Half the sum of the squared covariances of distinct features.
 

@@ -7,14 +7,11 @@ Shi et al., ICLR 2023 (eq. 9, algorithm 1; beta = 0.1) and TPAMI 2023. The defau
 same effect requires a strength 62 times as large at N = 64 and d = 1280 (``losses/correlation.py``).
 """
 
-from flax import struct
-
 from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class FedDecorr(Regularizer):
     """Squared Frobenius norm of the correlation matrix of the batch's features.
 

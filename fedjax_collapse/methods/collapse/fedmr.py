@@ -18,7 +18,6 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import intra_class_correlation, prototype_distance, prototype_margin
@@ -35,7 +34,6 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Ter
 from fedjax_collapse.schema.options import Fraction, Interval, Natural, NonNegative, option
 
 
-@struct.dataclass
 class FedMR(WithPrototypes, Regularizer):
     """Decorrelation within each class of the batch, and distance to class prototypes.
 

@@ -12,14 +12,11 @@ only the input of the classifier, after the ReLU and the projector, if any; it w
 
 from typing import Annotated
 
-from flax import struct
-
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Interval, NonNegative, Positive, option
 
 
-@struct.dataclass
 class FedRCL(Regularizer):
     """Supervised contrast of the batch's hardest pairs, and its relaxation.
 

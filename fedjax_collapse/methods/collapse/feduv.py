@@ -8,15 +8,12 @@ is silent; the code's kernel is narrower than the paper's (``kernel_scale=1``). 
 options.
 """
 
-from flax import struct
-
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class FedUV(Regularizer):
     """Penalties on too little spread of class probabilities and of features over the batch.
 

@@ -8,14 +8,12 @@ strength, which is left out here. No federated use was known to us in November 2
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.losses.isotropy import POINTS, characteristic_distance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Count, NonNegative, option
 
 
-@struct.dataclass
 class SIGReg(Regularizer):
     """Distance of the features' distribution from the standard normal one.
 
@@ -28,7 +26,6 @@ class SIGReg(Regularizer):
             input (``last``).
     """
 
-    strengths = ("strength",)
     strength: NonNegative = 0.01
     directions: Count = option(64)
     points: str = option("code", choices=tuple(POINTS))

@@ -7,14 +7,11 @@ Shi et al., ICLR 2023 and TPAMI 2023, eq. 7. The authors call it costly and publ
 standardised features it is d times FedDecorr's ``variant="paper"``, minus 1.
 """
 
-from flax import struct
-
 from fedjax_collapse.losses.singular import singular_value_variance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative
 
 
-@struct.dataclass
 class SingularValueVariance(Regularizer):
     """Variance of the singular values of the covariance of the batch's features.
 

@@ -7,14 +7,11 @@ The formula is our interpretation of its abstract, the only part accessible to u
 compares with it, without stating groups or strength.
 """
 
-from flax import struct
-
 from fedjax_collapse.losses.covariance import structured_decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Count, NonNegative, option
 
 
-@struct.dataclass
 class StructuredDeCov(Regularizer):
     """Squared covariances between contiguous groups of features, minus ``eta`` times those within.
 

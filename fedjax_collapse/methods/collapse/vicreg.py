@@ -7,14 +7,11 @@ third term compares two views of an image; here cross-entropy replaces it, and t
 25 : 25 : 1. FedUV's classifier variance is a related term.
 """
 
-from flax import struct
-
 from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, Positive
 
 
-@struct.dataclass
 class VICReg(Regularizer):
     """Variance and covariance of the batch's features.
 

@@ -7,14 +7,12 @@ centre term, the released code has. No weight for supervised or federated traini
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.losses.isotropy import sliced_normality
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Count, NonNegative, option
 
 
-@struct.dataclass
 class VISReg(Regularizer):
     """Scale, shape and centre of the features' distribution.
 
@@ -23,7 +21,6 @@ class VISReg(Regularizer):
         directions: the number of random directions, new in each step; 256 is the default of the released code's class.
     """
 
-    strengths = ("strength",)
     strength: NonNegative = 0.1
     directions: Count = option(256)
 

@@ -8,14 +8,12 @@ variances above 1 are penalised as well.
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.losses.isotropy import identity_distance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import Count, NonNegative, option
 
 
-@struct.dataclass
 class WeakSIGReg(Regularizer):
     """Distance of the features' covariance from the identity.
 
@@ -24,7 +22,6 @@ class WeakSIGReg(Regularizer):
         width: of more features than this, the covariance is of so many random combinations.
     """
 
-    strengths = ("strength",)
     strength: NonNegative = 0.1
     width: Count = option(64)
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
@@ -38,7 +37,6 @@ class _Means(NamedTuple):
     direction: PyTree
 
 
-@struct.dataclass
 class AlignedMuon(Method):
     """Local Muon, aligned to the last round's update.
 

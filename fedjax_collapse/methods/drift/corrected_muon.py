@@ -14,18 +14,16 @@ plain gradient.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import FinishView, GradientView, Method, RoundView, Setup
+from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.methods.base import FinishView, GradientView, OverClients, RoundView, Setup
 from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.optim.muon import by_matrices, orthogonalize
 from fedjax_collapse.schema.options import Share, option
 
 
-@struct.dataclass
-class CorrectedMuon(Method):
+class CorrectedMuon(OverClients):
     """Local Muon with control variates.
 
     Args:
@@ -43,12 +41,6 @@ class CorrectedMuon(Method):
 
     def check_with(self, setup: Setup) -> None:
         check_directions("CorrectedMuon", setup.training)
-
-    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, variables.params)
-
-    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, variables.params)
 
     def init_carry(self, view: RoundView) -> PyTree:
         return view.memory

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree
@@ -29,7 +28,6 @@ from fedjax_collapse.schema.options import NonNegative
 _GUARD = 1e-16
 
 
-@struct.dataclass
 class FedASAM(Method):
     """Adaptive sharpness-aware local steps.
 

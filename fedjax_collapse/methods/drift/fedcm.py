@@ -19,7 +19,6 @@ bound for a momentum above alpha. Private parts are excluded.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method, RoundView, Setup
@@ -27,7 +26,6 @@ from fedjax_collapse.methods.drift.fednova import check_momentum, effective_step
 from fedjax_collapse.schema.options import Share, option
 
 
-@struct.dataclass
 class FedCM(Method):
     """Client-level momentum.
 
@@ -52,8 +50,7 @@ class FedCM(Method):
         return jax.tree.map(lambda g, mean: own * g + (1 - self.alpha) * mean, gradient, view.shared)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        steps = effective_steps(view.steps, view.training.momentum)
-        scale = -view.client.weight / (jnp.maximum(steps, 1) * view.learning_rate)
+        scale = -view.client.weight / (jnp.maximum(effective_steps(view), 1) * view.learning_rate)
         return view.memory, jax.tree.map(lambda delta: scale * delta, view.update)
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:

@@ -13,16 +13,14 @@ running statistics are averaged.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.base import FinishView, OverClients, RoundView
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
-class FedDC(Method):
+class FedDC(OverClients):
     """Local drift decoupling and correction.
 
     Args:
@@ -38,12 +36,9 @@ class FedDC(Method):
 
     weighting = "equal"
 
-    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         zeros = jax.tree.map(jnp.zeros_like, variables.params)
         return {"drift": zeros, "gradient": zeros}
-
-    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return self.init_shared(variables, shapes)
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
         alpha, size = self.alpha / view.client.relative_size, view.client.relative_size
@@ -67,9 +62,6 @@ class FedDC(Method):
             ),
         }
         return jax.tree.map(jnp.add, view.memory, {"drift": view.update, "gradient": gradient_change}), part_of_mean
-
-    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, shared, report)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, update, shared["drift"])

@@ -11,16 +11,14 @@ State and corrections cover params only; BatchNorm's running statistics are aver
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Scalar, Variables
-from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.base import FinishView, OverClients, RoundView
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import Positive, option
 
 
-@struct.dataclass
-class FedDyn(Method):
+class FedDyn(OverClients):
     """Dynamic regularization.
 
     Args:
@@ -36,9 +34,6 @@ class FedDyn(Method):
     evaluate: str = option("active", choices=("active", "cloud", "all"))
 
     weighting = "equal"
-
-    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return self.init_memory(variables, shapes)  # means over all clients of h and of their latest models
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         state = {"h": jax.tree.map(jnp.zeros_like, variables.params)}
@@ -57,9 +52,6 @@ class FedDyn(Method):
             change["latest"] = jax.tree.map(jnp.subtract, view.public.params, view.memory["latest"])
         part_of_mean = jax.tree.map(lambda delta: delta / view.client.num_clients, change)
         return jax.tree.map(jnp.add, view.memory, change), part_of_mean
-
-    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, shared, report)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, update, shared["h"])

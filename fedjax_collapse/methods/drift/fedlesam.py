@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
@@ -37,7 +36,6 @@ class Received(NamedTuple):
     took_part: jax.Array  # bool
 
 
-@struct.dataclass
 class FedLESAM(Method):
     """Locally estimated sharpness-aware steps.
 

@@ -9,14 +9,12 @@ released code treats them like params, and indexes the weights by client id, whi
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from fedjax_collapse.core.records import PyTree, Scalar, UserError
+from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.methods.base import FinishView, Method, Setup
 from fedjax_collapse.optim.local_training import LocalTraining
 
 
-@struct.dataclass
 class FedNova(Method):
     """Averaging of normalised updates."""
 
@@ -26,21 +24,22 @@ class FedNova(Method):
         check_momentum("FedNova", setup.training)
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        divisor = jnp.maximum(_steps(view), 1)  # the update of a client without steps is 0
+        divisor = jnp.maximum(effective_steps(view), 1)  # the update of a client without steps is 0
         return jax.tree.map(lambda leaf: leaf / divisor, update), view.memory
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, view.client.weight * _steps(view)
+        return view.memory, view.client.weight * effective_steps(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(lambda direction: report * direction, update)
 
 
-def effective_steps(steps: jax.Array, momentum: Scalar | None) -> jax.Array:
+def effective_steps(view: FinishView) -> jax.Array:
     """The 1-norm of the weights with which momentum SGD sums its gradients; the number of steps without momentum.
 
     ``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``.
     """
+    steps, momentum = view.steps, view.training.momentum
     if momentum is None:
         return steps
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
@@ -52,7 +51,3 @@ def check_momentum(method: str, training: LocalTraining) -> None:
         raise UserError(
             f"{method}: its effective number of steps assumes that momentum starts at zero; set momentum_reset=True"
         )
-
-
-def _steps(view):
-    return effective_steps(view.steps, view.training.momentum)

@@ -8,16 +8,12 @@ training mode for the first client of the whole run only, in FedVLS's code for a
 It can be combined with any task loss.
 """
 
-from flax import struct
-
-from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.losses import not_true_distillation
-from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.methods.base import FromReceived, LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, Positive
 
 
-@struct.dataclass
-class FedNTD(Regularizer):
+class FedNTD(FromReceived, Regularizer):
     """Not-true distillation from the received model.
 
     Args:
@@ -28,9 +24,6 @@ class FedNTD(Regularizer):
     needs = ("classes",)
     strength: NonNegative = 1.0
     temperature: Positive = 1.0
-
-    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        return {"received": server}
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         logits, teacher = view.outputs.logits, view.frozen["received"].logits

@@ -14,7 +14,6 @@ is 1 in both.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
@@ -23,7 +22,6 @@ from fedjax_collapse.methods.base import Exclusion, FinishView, LocalView, Term
 from fedjax_collapse.schema.options import Positive, option
 
 
-@struct.dataclass
 class FedProc(WithPrototypes):
     """Prototype loss that is gradually replaced by cross-entropy.
 

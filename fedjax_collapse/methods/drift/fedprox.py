@@ -10,14 +10,12 @@ The FedBN repository uses ``strength / 2 * sqrt(sum (w - w_server)^2)`` and omit
 """
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class FedProx(Regularizer):
     """Half the squared distance between the local and the server's params.
 

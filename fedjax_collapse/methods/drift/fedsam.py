@@ -20,7 +20,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, Scalar
@@ -30,7 +29,6 @@ from fedjax_collapse.schema.options import NonNegative, option
 _GUARD = 1e-7
 
 
-@struct.dataclass
 class FedSAM(Method):
     """Sharpness-aware local steps.
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import optax
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import model_contrastive
@@ -36,7 +36,6 @@ class Previous(NamedTuple):
     is_own: jax.Array  # bool, False for the substitute
 
 
-@struct.dataclass
 class MOON(Regularizer):
     """Contrast of the batch's features with the features of the server's and of the client's previous model.
 
@@ -84,9 +83,5 @@ class MOON(Regularizer):
 
 
 def _shuffle_entries(params):
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    shuffled = [
-        jax.random.permutation(k, leaf.ravel()).reshape(leaf.shape) for k, leaf in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, shuffled)
+    keys = optax.tree.split_key_like(jax.random.key(0), params)
+    return jax.tree.map(lambda p, key: jax.random.permutation(key, p.ravel()).reshape(p.shape), params, keys)

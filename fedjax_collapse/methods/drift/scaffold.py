@@ -14,16 +14,14 @@ the variates are updated as here: ``strength=0.1``.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.methods.base import FinishView, Method, RoundView, Setup
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.methods.base import FinishView, OverClients, RoundView, Setup
 from fedjax_collapse.methods.drift.fednova import check_momentum, effective_steps
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
-class Scaffold(Method):
+class Scaffold(OverClients):
     """Control variates.
 
     Args:
@@ -41,12 +39,6 @@ class Scaffold(Method):
         if self.normaliser == "fednova":
             check_momentum("Scaffold", setup.training)
 
-    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, variables.params)
-
-    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, variables.params)
-
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
         def corrected(g, c, c_i):
             return g + (c - c_i if self.strength is None else self.strength * (c - c_i))
@@ -54,15 +46,10 @@ class Scaffold(Method):
         return jax.tree.map(corrected, gradient, view.shared, view.memory)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        steps = view.steps
-        if self.normaliser == "fednova":
-            steps = effective_steps(steps, view.training.momentum)
+        steps = effective_steps(view) if self.normaliser == "fednova" else view.steps
         distance = jnp.maximum(steps, 1) * view.learning_rate
         changes = jax.tree.map(
             lambda c, delta: jnp.where(view.steps > 0, -delta / distance - c, 0), view.shared, view.update
         )
         part_of_mean = jax.tree.map(lambda change: change / view.client.num_clients, changes)
         return jax.tree.map(jnp.add, view.memory, changes), part_of_mean
-
-    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, shared, report)

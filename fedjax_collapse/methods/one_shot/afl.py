@@ -17,13 +17,11 @@ linearly dependent, W is the smallest solution.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class AFL(ClosedForm):
     """Least squares on the features of all clients, without bias.
 

@@ -17,13 +17,11 @@ with a = N / (N + lambda), weights solve ``(sum f f^T - a N m m^T + lambda I) W 
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times, times
 from fedjax_collapse.schema.options import Positive, option
 
 
-@struct.dataclass
 class Fed3R(ClosedForm):
     """Ridge regression on the features of all clients.
 

@@ -17,13 +17,11 @@ GH-OFL (``gh_ofl.py``). A class without examples is never predicted: its bias is
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.methods.one_shot._closed_form import ClosedForm, Sums, inverse_times, log_shares, shrunk, times
 from fedjax_collapse.schema.options import Fraction, option
 
 
-@struct.dataclass
 class FedCGS(ClosedForm):
     """Gaussians of the classes with a common covariance.
 

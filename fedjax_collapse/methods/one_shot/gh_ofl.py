@@ -23,7 +23,6 @@ it has one example.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.methods._linear_head import check_head, with_params
@@ -36,7 +35,6 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.schema.options import Fraction, option
 
 
-@struct.dataclass
 class GHOFL(ClosedForm):
     """Gaussians of the classes.
 

@@ -24,7 +24,6 @@ class PrivateHead(Method):
 
     private = "head"
     dispatch_reads = dispatch_makes = ()  # clients receive the mean as the server's state
-    newcomers: str
 
     @property
     def unused(self) -> tuple[str, ...]:

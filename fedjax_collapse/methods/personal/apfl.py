@@ -31,7 +31,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Scalar, Variables
@@ -54,7 +53,6 @@ class _Carry(NamedTuple):
     is_first: jax.Array  # whether no batch was seen in this round, bool
 
 
-@struct.dataclass
 class APFL(Method):
     """Mixtures of personal models with the shared one.
 
@@ -94,7 +92,9 @@ class APFL(Method):
                 run, slope = own, gradient_of(own)
                 direction = mix(alpha, slope, gradient)
         _, statistics = view.model.apply(variables._replace(params=run), view.batch, train=True)
-        new, state = _step(view, own, slope, state)
+        optimizer = view.training.make_optimizer(view.round)
+        updates, state = optimizer.update(view.training.clip(slope, view.fixed), state, own)
+        new = masks.where(view.fixed, own, optax.apply_updates(own, updates))
         if self.variant == "paper":
             of_alpha = _product(own, params, direction)
         else:
@@ -126,14 +126,6 @@ class APFL(Method):
 def mix(alpha: Scalar, own: PyTree, shared: PyTree) -> PyTree:
     """Returns ``alpha own + (1 - alpha) shared``."""
     return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, own, shared)
-
-
-def _step(view, own, gradient, state):
-    """Returns v and the state of its optimizer after a step."""
-    updates, state = view.training.make_optimizer(view.round).update(
-        view.training.clip(gradient, view.fixed), state, own
-    )
-    return masks.where(view.fixed, own, optax.apply_updates(own, updates)), state
 
 
 def _of_mixed_outputs(view, variables, shared, alpha):

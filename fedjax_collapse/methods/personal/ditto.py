@@ -10,15 +10,12 @@ batches, and the terms of other regularizers, and start with fresh momentum. The
 PFLlib's default strength is 0: v is trained alone.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method
 from fedjax_collapse.methods.drift.fedprox import FedProx
 from fedjax_collapse.schema.options import NonNegative, Positive
 
 
-@struct.dataclass
 class Ditto(Method):
     """A personal model for every client.
 

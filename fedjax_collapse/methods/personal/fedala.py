@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.loops import differing_with
@@ -44,7 +43,6 @@ class Mixing(NamedTuple):
     has_settled: jax.Array  # whether W was trained before, bool
 
 
-@struct.dataclass
 class FedALA(Method):
     """Local training that starts from a learned mixture of the received and the client's last model.
 
@@ -85,7 +83,9 @@ class FedALA(Method):
         received = masks.select(view.model.mask(self.part).params, view.server.params)
         gaps = jax.tree.map(jnp.subtract, received, last)
         differs = jnp.any(jnp.stack([jnp.any(gap != 0) for gap in gaps.values()]))
-        first, size = self._window(view)
+        owned = view.client.size
+        size = jnp.clip(jnp.floor(self.share * owned + 1e-3).astype(owned.dtype), 1, owned)
+        first = jax.random.randint(view.key, (), 0, owned - size + 1, owned.dtype)
 
         def mixture(weights):
             own = jax.tree.map(lambda l, gap, weight: l + gap * weight, last, gaps, weights)  # noqa: E741
@@ -115,9 +115,3 @@ class FedALA(Method):
 
     def finish(self, view: FinishView) -> tuple[Mixing, PyTree]:
         return view.memory._replace(last=masks.select(view.model.mask(self.part).params, view.trained.params)), ()
-
-    def _window(self, view):
-        """Returns the first of the client's examples on which weights are trained, and their number."""
-        owned = view.client.size
-        size = jnp.clip(jnp.floor(self.share * owned + 1e-3).astype(owned.dtype), 1, owned)
-        return jax.random.randint(view.key, (), 0, owned - size + 1, owned.dtype), size

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
@@ -35,7 +34,6 @@ class Cloud(NamedTuple):
     is_known: jax.Array  # bool, whether the server has the client's model
 
 
-@struct.dataclass
 class FedAMP(Method):
     """Attentive message passing between the clients' models.
 

@@ -12,12 +12,9 @@ PFLlib averages by size. It fine-tunes for 10 epochs, once, from the body that t
 round: the last average is never sent.
 """
 
-from flax import struct
-
 from fedjax_collapse.methods.base import Method
 
 
-@struct.dataclass
 class FedBABU(Method):
     """A head that is never trained."""
 

@@ -16,7 +16,6 @@ strength 0, which is FedDBE without its second term.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, LocalView, Method, RoundView, Term
@@ -24,7 +23,6 @@ from fedjax_collapse.nn.heads import Shifted
 from fedjax_collapse.schema.options import NonNegative, Share
 
 
-@struct.dataclass
 class FedDBE(Method):
     """A private shift of the features, and a common mean for them.
 

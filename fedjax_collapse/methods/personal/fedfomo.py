@@ -28,7 +28,6 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
@@ -47,7 +46,6 @@ class Offers(NamedTuple):
     is_known: jax.Array  # bool, whether the server has the client's model
 
 
-@struct.dataclass
 class FedFomo(Method):
     """Mixtures of the models that are best on the client's validation examples.
 

@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import class_sums
@@ -49,7 +48,6 @@ class Statistics(NamedTuple):
     means: jax.Array  # [classes, features], h_kc
 
 
-@struct.dataclass
 class FedPAC(WithPrototypes):
     """Private heads that are combined for each client, and features that are pulled to prototypes.
 

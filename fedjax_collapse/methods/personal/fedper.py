@@ -9,13 +9,10 @@ It is the same as ``FedAvg(private="head")``. Bodies are averaged by size, as pu
 clients equally (``weighting="equal"``). BatchNorm belongs to the body; ``private="batch_norm"`` makes it private, too.
 """
 
-from flax import struct
-
 from fedjax_collapse.methods.personal._newcomers import CHOICES, PrivateHead
 from fedjax_collapse.schema.options import option
 
 
-@struct.dataclass
 class FedPer(PrivateHead):
     """Private heads.
 

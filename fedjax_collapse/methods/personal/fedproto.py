@@ -22,7 +22,6 @@ term is a mean over the features, so a strength for squared distances is multipl
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree
 from fedjax_collapse.losses import class_sums
@@ -33,7 +32,6 @@ from fedjax_collapse.schema.options import NonNegative, option
 _BELOW = 1e3  # how far the logits of classes without prototype are below the others
 
 
-@struct.dataclass
 class FedProto(WithPrototypes):
     """Private networks, and prototypes of the classes that all share.
 
@@ -53,15 +51,15 @@ class FedProto(WithPrototypes):
     collected: str = option("trained", choices=("trained", "last_epoch", "all_epochs"))
     prediction: str = option("all", choices=("all", "own", "head"))
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return ("init_carry", "carry") if self.collected == "trained" else ()
+
     def init_carry(self, view: RoundView) -> PyTree:
-        if self.collected == "trained":
-            return ()
         sums = jnp.zeros_like(view.shared.means)
         return jnp.zeros_like(view.client.size), (sums, sums[:, 0])  # steps, and class_sums
 
     def carry(self, view: LocalView) -> PyTree:
-        if self.collected == "trained":
-            return ()
         step, sums = view.carry
         if self.collected == "last_epoch":
             is_first = step % view.training.steps_per_epoch(view.client.size) == 0

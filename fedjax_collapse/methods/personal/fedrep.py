@@ -14,14 +14,11 @@ with ``newcomers="mean"``, as in the code, the mean of the last cohort's heads (
 BatchNorm are as in ``fedper.py``.
 """
 
-from flax import struct
-
 from fedjax_collapse.methods.personal._newcomers import CHOICES, PrivateHead
 from fedjax_collapse.optim.local_training import Phase
 from fedjax_collapse.schema.options import Positive, option
 
 
-@struct.dataclass
 class FedRep(PrivateHead):
     """Private heads, trained before the body.
 

@@ -15,7 +15,6 @@ know how the paper initialises H; here it is 0. PFLlib's and FL-bench's H start 
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree
 from fedjax_collapse.losses import balanced_cross_entropy, cross_entropy
@@ -24,7 +23,6 @@ from fedjax_collapse.nn.heads import TwoHeads
 from fedjax_collapse.schema.options import NonNegative, option
 
 
-@struct.dataclass
 class FedRoD(Method):
     """A generic head by balanced softmax, and private personal heads.
 

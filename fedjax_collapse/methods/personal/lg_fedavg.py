@@ -11,14 +11,11 @@ command for CIFAR-10 averages the two convolutions and makes the dense layers pr
 reproduce it, use ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120, 100)``.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Method, Setup
 from fedjax_collapse.schema.options import Part, option
 
 
-@struct.dataclass
 class LGFedAvg(Method):
     """Private bodies.
 

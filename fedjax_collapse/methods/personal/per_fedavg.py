@@ -26,14 +26,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, GradientView, Method, Setup
 from fedjax_collapse.schema.options import Count, Positive, only_with, option
 
 
-@struct.dataclass
 class PerFedAvg(Method):
     """A shared model that adapts to a client in a step.
 

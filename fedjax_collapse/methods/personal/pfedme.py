@@ -23,7 +23,6 @@ default values: lambda 1, p 0.01 and beta 0.
 from collections.abc import Callable
 
 import jax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
@@ -31,7 +30,6 @@ from fedjax_collapse.methods.base import ClientView, FinishView, GradientView, M
 from fedjax_collapse.schema.options import Count, NonNegative, Positive, option
 
 
-@struct.dataclass
 class PFedMe(Method):
     """Personal models that are proximal points of the clients' losses.
 

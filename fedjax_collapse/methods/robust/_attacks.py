@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.methods.base import CohortView, Method, RoundView
@@ -10,7 +9,6 @@ from fedjax_collapse.optim.aggregation import per_client, weighted_sum
 from fedjax_collapse.schema.options import Fraction
 
 
-@struct.dataclass
 class Attack(Method):
     """A method of malicious clients, in every round in which they take part.
 

@@ -45,12 +45,6 @@ def trimmed_mean(stacked: PyTree, counted: jax.Array, trim: jax.Array | int) -> 
     return jax.tree.map(of, stacked)
 
 
-def krum_ranks(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: jax.Array | int) -> jax.Array:
-    """Returns the ranks [cohort] of the uploads by Krum's score: the sum of the n - f - 2 smallest squared distances to
-    other uploads, at least of one. The best is 0; equal scores are in the order of ``ids``."""
-    return _krum_ranks(squared_distances(stacked, counted), counted, ids, attackers)
-
-
 def bulyan(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: jax.Array | int) -> PyTree:
     """Returns, in every coordinate, the mean of the n - 4f values closest to the median of n - 2f chosen uploads.
 
@@ -60,7 +54,7 @@ def bulyan(stacked: PyTree, counted: jax.Array, ids: jax.Array, attackers: jax.A
 
     def choose(_, left):
         among = jnp.where(left[:, None] & left[None], distances, jnp.inf)
-        return left & (_krum_ranks(among, left, ids, attackers) > 0)
+        return left & (krum_ranks(among, left, ids, attackers) > 0)
 
     chosen = counted & ~jax.lax.fori_loop(0, jnp.maximum(n - 2 * attackers, 1), choose, counted)
     closest = jnp.minimum(jnp.maximum(n - 4 * attackers, 1), n)
@@ -150,7 +144,7 @@ def restrict(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda u, leaf: None if u is None else leaf, like, tree, is_leaf=lambda leaf: leaf is None)
 
 
-def _krum_ranks(distances, counted, ids, attackers):
+def krum_ranks(distances: jax.Array, counted: jax.Array, ids: jax.Array, attackers: jax.Array | int) -> jax.Array:
     neighbours = jnp.maximum(jnp.sum(counted) - attackers - 2, 1)
     nearest = jnp.sort(distances, axis=1)
     scores = jnp.sum(jnp.where(jnp.arange(len(ids)) < neighbours, nearest, 0), axis=1)

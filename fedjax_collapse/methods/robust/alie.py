@@ -13,14 +13,12 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.robust._attacks import Attack, Honest, OmniscientAttack
 from fedjax_collapse.schema.options import NonNegative
 
 
-@struct.dataclass
 class ALIE(OmniscientAttack):
     """The mean minus z deviations.
 

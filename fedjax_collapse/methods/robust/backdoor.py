@@ -10,7 +10,6 @@ class if the image with the patch is classed as the target: the measurement ``ba
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from fedjax_collapse.core.records import Batch, UserError
 from fedjax_collapse.methods.base import RoundView, Setup
@@ -18,7 +17,6 @@ from fedjax_collapse.methods.robust._attacks import Attack
 from fedjax_collapse.schema.options import Count, Natural, Share, option
 
 
-@struct.dataclass
 class Backdoor(Attack):
     """Training on patched images.
 

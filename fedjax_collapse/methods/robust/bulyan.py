@@ -7,15 +7,12 @@ among the n whose uploads count, n >= 4f + 3. Krum's n is the number of updates 
 weights; see ``median.py``.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
 from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Natural
 
 
-@struct.dataclass
 class Bulyan(Method):
     """A trimmed mean around the median of the updates that Krum chooses.
 

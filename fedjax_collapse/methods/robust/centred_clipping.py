@@ -7,9 +7,7 @@ server's params, after a server optimizer and methods that change the server's u
 epfml's code takes 3. Params only, with equal weights; see ``median.py``.
 """
 
-import jax
-import jax.numpy as jnp
-from flax import struct
+import optax
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import CohortView, Method
@@ -17,7 +15,6 @@ from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Count, Positive, option
 
 
-@struct.dataclass
 class CentredClipping(Method):
     """The last update plus the mean of clipped differences to it.
 
@@ -32,11 +29,11 @@ class CentredClipping(Method):
     iterations: Count = option(1)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, variables.params)
+        return optax.tree.zeros_like(variables.params)
 
     def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
         centre = _robust.restrict(view.shared, stacked)
         return _robust.clipped_mean(stacked, view.counted, self.max_norm, self.iterations, centre)
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
-        return jax.tree.map(jnp.subtract, after.params, before.params)
+        return optax.tree.sub(after.params, before.params)

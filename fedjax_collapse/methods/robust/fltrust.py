@@ -11,7 +11,6 @@ as if no cosine were positive. Params only; see ``median.py``.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.methods.base import CohortView, Method
@@ -20,7 +19,6 @@ from fedjax_collapse.optim.aggregation import per_client
 from fedjax_collapse.schema.options import Natural
 
 
-@struct.dataclass
 class FLTrust(Method):
     """The mean of rescaled uploads, weighted by trust.
 

@@ -7,7 +7,7 @@ The defaults are those of blades. ``NoisyUpdate`` adds noise to the updates of a
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import optax
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import FinishView
@@ -15,7 +15,6 @@ from fedjax_collapse.methods.robust._attacks import Attack
 from fedjax_collapse.schema.options import NonNegative
 
 
-@struct.dataclass
 class GaussianAttack(Attack):
     """Noise as the update.
 
@@ -30,11 +29,6 @@ class GaussianAttack(Attack):
     density = 1.0
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        leaves, structure = jax.tree.flatten(update)
-        keys = jax.random.split(view.key, len(leaves))
-        is_own = self.is_own(view)
-        sent = [
-            jnp.where(is_own, self.mean + self.deviation * jax.random.normal(key, leaf.shape, leaf.dtype), leaf)
-            for leaf, key in zip(leaves, keys, strict=True)
-        ]
-        return jax.tree.unflatten(structure, sent), view.memory
+        noise, is_own = optax.tree.random_like(view.key, update), self.is_own(view)
+        sent = jax.tree.map(lambda u, normal: jnp.where(is_own, self.mean + self.deviation * normal, u), update, noise)
+        return sent, view.memory

@@ -7,15 +7,12 @@ those of TensorFlow Federated, whose 5 passes are the mean and 4 steps; epfml's 
 Params only; see ``median.py``.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
 from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Count, Positive, option
 
 
-@struct.dataclass
 class GeometricMedian(Method):
     """The point with the least sum of distances to the uploads.
 

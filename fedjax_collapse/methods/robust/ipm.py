@@ -7,14 +7,12 @@ Xie et al., "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product M
 """
 
 import jax
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.robust._attacks import Honest, OmniscientAttack
 from fedjax_collapse.schema.options import Positive
 
 
-@struct.dataclass
 class IPM(OmniscientAttack):
     """Minus the mean.
 

@@ -9,7 +9,6 @@ the order of identities. Params only, with equal weights; see ``median.py``.
 """
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
@@ -17,7 +16,6 @@ from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Natural
 
 
-@struct.dataclass
 class Krum(Method):
     """The best updates by their distances to others.
 
@@ -34,6 +32,7 @@ class Krum(Method):
         _robust.check_cohort("Krum", cohort_size, 2 * int(self.attackers) + 3, "2 attackers + 3")
 
     def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
-        ranks = _robust.krum_ranks(stacked, view.counted, view.id, self.attackers)
+        distances = _robust.squared_distances(stacked, view.counted)
+        ranks = _robust.krum_ranks(distances, view.counted, view.id, self.attackers)
         best = jnp.where(self.select == 0, jnp.sum(view.counted) - self.attackers - 2, self.select)
         return _robust.mean_of(stacked, view.counted & (ranks < jnp.maximum(best, 1)))

@@ -7,14 +7,12 @@ that a malicious client computes from its training examples has the wrong labels
 """
 
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.methods.base import RoundView
 from fedjax_collapse.methods.robust._attacks import Attack
 
 
-@struct.dataclass
 class LabelFlip(Attack):
     """Training on flipped labels."""
 

@@ -8,14 +8,11 @@ statistics are still averaged by weight, and reports of other methods (SCAFFOLD'
 still summed.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
 from fedjax_collapse.methods.robust import _robust
 
 
-@struct.dataclass
 class Median(Method):
     """The median of every coordinate of the uploads."""
 

@@ -9,7 +9,6 @@ gamma, which they search by bisection, is here the least root of the quadratic e
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses.norms import root
@@ -17,7 +16,6 @@ from fedjax_collapse.methods.robust._attacks import Honest, OmniscientAttack
 from fedjax_collapse.methods.robust._robust import squared_distances
 
 
-@struct.dataclass
 class MinMax(OmniscientAttack):
     """The mean minus gamma deviations."""
 

@@ -7,15 +7,12 @@ by size and without holding all uploads; but an attack that replaces uploads (``
 clipped by it. Params only; see ``median.py``.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
 from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Positive
 
 
-@struct.dataclass
 class NormBound(Method):
     """The mean of clipped uploads.
 

@@ -7,7 +7,6 @@ u is the update after earlier methods; blades flips each local gradient instead.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import FinishView
@@ -15,7 +14,6 @@ from fedjax_collapse.methods.robust._attacks import Attack
 from fedjax_collapse.schema.options import Positive
 
 
-@struct.dataclass
 class SignFlip(Attack):
     """The opposite update.
 

@@ -5,15 +5,12 @@ values on each side as there are malicious clients. Flower drops ``floor(0.2 n)`
 see ``median.py``.
 """
 
-from flax import struct
-
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import CohortView, Method
 from fedjax_collapse.methods.robust import _robust
 from fedjax_collapse.schema.options import Natural
 
 
-@struct.dataclass
 class TrimmedMean(Method):
     """The mean of every coordinate without its extreme values.
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import view_similarity
@@ -29,7 +28,6 @@ class Target(NamedTuple):
     is_behind: jax.Array  # bool; whether the average lacks the params after the last step
 
 
-@struct.dataclass
 class BYOL(Method):
     """The loss between predictions and a target network's projections, in place of the task's.
 

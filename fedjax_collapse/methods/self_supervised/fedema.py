@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method
@@ -27,7 +26,6 @@ class Last(NamedTuple):
     scale: jax.Array  # lambda; 0 before it is set
 
 
-@struct.dataclass
 class FedEMA(Method):
     """Local training that starts from a mixture of the received and the client's last model.
 

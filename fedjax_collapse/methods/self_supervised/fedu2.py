@@ -16,7 +16,6 @@ size.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses import tangent_distance
@@ -29,7 +28,6 @@ from fedjax_collapse.schema.options import NonNegative, Positive, only_with, opt
 _TANGENTS = 6  # and directions on each
 
 
-@struct.dataclass
 class FedU2(Method):
     """Distance of the projections from random points on the sphere, and the server's step.
 

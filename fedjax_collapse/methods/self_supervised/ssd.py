@@ -12,7 +12,6 @@ the last one has no gradient through z. The head's predictor is not used.
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import masked_mean, pair_uniformity
@@ -22,7 +21,6 @@ from fedjax_collapse.nn.task import siamese_outputs
 from fedjax_collapse.schema.options import NonNegative, Positive, option
 
 
-@struct.dataclass
 class SSD(Method):
     """Alignment and uniformity in place of the task's loss, and two terms.
 
@@ -51,9 +49,9 @@ class SSD(Method):
                 f"dim={of_features}, or distillation=0"
             )
 
-    def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup | None = None) -> PyTree:
+    def init_shared(self, variables: Variables, shapes: Outputs, setup: Setup) -> PyTree:
         dim = shapes.logits.shape[-1]
-        if setup is not None and setup.num_clients is not None and setup.num_clients > dim:
+        if setup.num_clients > dim:
             raise UserError(f"SSD: {setup.num_clients} clients share {dim} dimensions; enlarge the head's dim")
         return ()
 

@@ -9,7 +9,6 @@ in McMahan et al., "Learning Differentially Private Recurrent Language Models" (
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.losses.norms import root
@@ -17,7 +16,6 @@ from fedjax_collapse.methods.base import FinishView, Method
 from fedjax_collapse.schema.options import Positive
 
 
-@struct.dataclass
 class ClipUpdate(Method):
     """Clips the norm of the update over all params; after FedNova, the norm of its direction.
 

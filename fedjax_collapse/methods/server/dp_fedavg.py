@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
@@ -41,7 +40,6 @@ from fedjax_collapse.schema.options import Count, Fraction, NonNegative, Positiv
 _BIT_NOISE = 1 / 20  # of the number of clients that the noise is for (Andrew et al.)
 
 
-@struct.dataclass
 class DPFedAvg(Method):
     """Clipping of every client's upload, and Gaussian noise on the sum.
 
@@ -108,23 +106,17 @@ class DPFedAvg(Method):
         return sent, (is_finite & (norm <= clip)).astype(view.memory.dtype) - 0.5
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, () if self.quantile is None else view.memory
+        return view.memory, view.memory  # the bit, if any
 
     def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:
         clip, noisy = self._clip(view.shared), self._noisy(view.expected)
         key_sum, key_bits = jax.random.split(view.key)
-        leaves = masks.by_path(update)
-        keys = jax.random.split(key_sum, len(leaves))
-        normal = {
-            path: jax.random.normal(key, leaf.shape, leaf.dtype)
-            for key, (path, leaf) in zip(keys, leaves.items(), strict=True)
-        }
-        shared = view.shared
+        normal, shared = optax.tree.random_like(key_sum, update), view.shared
         if self.bands > 1:
-            normal, shared = self._correlated(normal, shared)
+            noise, shared = self._correlated(masks.by_path(normal), shared)
+            normal = masks.replace(normal, noise)
         deviation = self._of_sum(noisy) * clip / noisy
-        noisy_leaves = [(leaf + deviation * normal[path]).astype(leaf.dtype) for path, leaf in leaves.items()]
-        update = jax.tree.unflatten(jax.tree.structure(update), noisy_leaves)
+        update = jax.tree.map(lambda leaf, noise: (leaf + deviation * noise).astype(leaf.dtype), update, normal)
         if self.quantile is None:
             return update, shared
         bit_noise = self._bit_noise(noisy) / noisy * jax.random.normal(key_bits, (), clip.dtype)

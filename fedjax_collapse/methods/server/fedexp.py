@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import optax
 
 from fedjax_collapse.core.records import Outputs, PyTree, Scalar, Variables
 from fedjax_collapse.methods.base import NEEDS_MEAN, Exclusion, FinishView, Method
@@ -36,7 +36,6 @@ class Shared(NamedTuple):
     rounds: jax.Array  # number of rounds, including the current one
 
 
-@struct.dataclass
 class FedExP(Method):
     """Extrapolation of the server's update.
 
@@ -49,11 +48,7 @@ class FedExP(Method):
 
     not_sent = ("shared/*", "report/1")
     excludes = (
-        Exclusion(
-            ("aggregate",),
-            "{other} changes the server's update before {own}; put {own} first",
-            is_earlier=True,
-        ),
+        Exclusion(("aggregate",), "{other} changes the server's update before {own}; put {own} first", is_earlier=True),
         *NEEDS_MEAN,
     )
     eps: Positive = 1e-3
@@ -65,7 +60,7 @@ class FedExP(Method):
         return Shared(variables.params, jnp.zeros(()))
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, (view.client.weight * _squared_norm(view.sent), jnp.ones(()))
+        return view.memory, (view.client.weight * optax.tree.norm(view.sent, squared=True), jnp.ones(()))
 
     def combine(self, shared: Shared, report: PyTree) -> Shared:
         return shared._replace(rounds=shared.rounds + 1)
@@ -92,8 +87,4 @@ def extrapolation(squared_norms: jax.Array, mean: PyTree, eps: Scalar) -> jax.Ar
 
     ``mean`` is the weighted mean of the updates, ``squared_norms`` the weighted mean of their squared norms.
     """
-    return jnp.maximum(1, squared_norms / (2 * (_squared_norm(mean) + eps)))
-
-
-def _squared_norm(tree):
-    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))
+    return jnp.maximum(1, squared_norms / (2 * (optax.tree.norm(mean, squared=True) + eps)))

@@ -4,14 +4,13 @@ sent = update + deviation * N(0, 1),   drawn independently for each entry
 """
 
 import jax
-from flax import struct
+import optax
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import FinishView, Method
 from fedjax_collapse.schema.options import NonNegative
 
 
-@struct.dataclass
 class NoisyUpdate(Method):
     """Adds Gaussian noise to each client's update.
 
@@ -24,10 +23,5 @@ class NoisyUpdate(Method):
     deviation: NonNegative = 1e-3
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        leaves, structure = jax.tree.flatten(update)
-        keys = jax.random.split(view.key, len(leaves))
-        noisy = [
-            leaf + self.deviation * jax.random.normal(key, leaf.shape, leaf.dtype)
-            for leaf, key in zip(leaves, keys, strict=True)
-        ]
-        return jax.tree.unflatten(structure, noisy), view.memory
+        noise = optax.tree.random_like(view.key, update)
+        return jax.tree.map(lambda leaf, normal: leaf + self.deviation * normal, update, noise), view.memory

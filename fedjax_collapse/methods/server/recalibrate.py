@@ -6,14 +6,12 @@ batches' statistics: over a client's batches by their number of rows, over clien
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.methods.base import FinishView, Method, Setup
 from fedjax_collapse.nn.model import Model
 
 
-@struct.dataclass
 class Recalibrate(Method):
     """BatchNorm statistics from a second pass of the cohort."""
 

@@ -10,14 +10,12 @@ import math
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method
 from fedjax_collapse.schema.options import Share, option
 
 
-@struct.dataclass
 class TopK(Method):
     """Sends the largest entries of each array.
 

@@ -28,7 +28,6 @@ CONFIG = """
 import os, signal
 import jax
 import jax.numpy as jnp
-from flax import struct
 from experiments.configs import base
 from fedjax_collapse import Regularizer, Term, option
 
@@ -61,7 +60,6 @@ def measure(view):
         os.kill(os.getpid(), signal.SIGKILL)
     return view.round
 
-@struct.dataclass
 class Bomb(Regularizer):
     strength: float = 1.0
     client: int = option(5)

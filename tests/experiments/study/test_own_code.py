@@ -14,7 +14,6 @@ import sys
 import jax
 import numpy as np
 import optax
-from flax import struct
 from fedjax_collapse import Method, sources
 
 def spread(view):
@@ -39,7 +38,6 @@ def too_few(labels, num_clients, seed=0):
 def leaves(view):
     sys.exit(0)
 
-@struct.dataclass
 class Leaving(Method):
     def check_with(self, setup):
         sys.exit("enough")
