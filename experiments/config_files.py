@@ -17,7 +17,7 @@ from fedjax_collapse.config.cells import merged
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
+from fedjax_collapse.schema.user_code import explain, one_line
 
 CONFIGS = Path(__file__).resolve().with_name("configs")
 _MODULE = "config_config"  # the name of a config file as a module, whatever that of the file
@@ -90,9 +90,7 @@ def load_config(argument: str) -> ConfigDict:
     try:
         loader.exec_module(module)
         config = module.get_config(*of_config)
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
+    except (Exception, SystemExit) as error:
         raise error if isinstance(error, UserError) else UserError(f"--config={argument}: {explain(error)}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")

@@ -22,10 +22,10 @@ from experiments.study.progress.console import Console
 from experiments.study.resolving import StudySpec, resolve
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import Cell
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.results.metrics import show_number
 from fedjax_collapse.results.paper import paper_of
 from fedjax_collapse.results.tables import paper_note
+from fedjax_collapse.schema.user_code import naming
 from fedjax_collapse.training.communication import Communication, communication
 
 HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict", "cohort", "kept"]
@@ -65,11 +65,9 @@ def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
     examples = Examples(study.cells, study.seeds[:1])
     for cell in {run.cell.name: run.cell for run in study.runs}.values():
         values, federation = cell.values, examples.of(cell.setting)[cell.name][study.seeds[0]]
-        try:
+        with naming(cell):
             found = communication(build.algorithm(values), build.model(values, federation), federation.train)
             yield cell, found, build.schedule(values).rule.cohort_size(values["clients"])
-        except UserError as error:
-            raise UserError(f"{cell}: {error}") from error
 
 
 def _row(cell, found, cohort_size):

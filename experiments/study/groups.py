@@ -31,7 +31,7 @@ from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.run.resumption import common_round, rounds_kept
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, prepare, simulate_runs, structure
 from fedjax_collapse.schema.describe import describe
-from fedjax_collapse.schema.user_code import explained
+from fedjax_collapse.schema.user_code import explaining
 from fedjax_collapse.training.algorithm import FedAvg
 
 
@@ -67,12 +67,10 @@ def make_plan(config: Mapping[str, Any], federation: Federation, wait: Wait = un
     plan = untraced_plan(config, federation)
     _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))
-    try:
+    with explaining("a round cannot be compiled"):
         plan.algorithm.check(plan.model)
         plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), wait))
         prepare(run, plan.model, plan.schedule, Hardware(plan.client_map))
-    except BaseException as error:
-        raise explained("a round cannot be compiled", error) from error
     if config["engine"]["layout"] == "timed":
         with wait("timing numbers of clients at once, once on this machine"):
             plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))

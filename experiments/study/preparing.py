@@ -12,8 +12,8 @@ from experiments.study.resolving import RunSpec
 from experiments.waiting import Wait, unseen
 from fedjax_collapse.config import build
 from fedjax_collapse.config.resolving import Cell
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
+from fedjax_collapse.schema.user_code import naming
 
 _MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
@@ -39,10 +39,8 @@ class Examples:
                 jax.clear_caches()
             gc.collect()  # also what an earlier study in this process has left in cycles
             cells = [cell for cell in self._cells if cell.setting == setting]
-            try:
+            with naming(f"setting {setting}") if setting else contextlib.nullcontext():
                 self._federations = federations_of(cells, self._seeds)
-            except UserError as error:
-                raise UserError(f"setting {setting}: {error}" if setting else str(error)) from error
             self._setting = setting
         return self._federations
 
@@ -105,7 +103,7 @@ def check_privacy(cells: Iterable[Cell]) -> None:
     searched = [cell for cell in cells if "epsilon" in cell.values["privacy"]]
     for check, checked in ((build.check_privacy, cells), (build.algorithm, searched)):
         for cell in checked:
-            with _named(cell):
+            with naming(cell):
                 check(cell.values)
 
 
@@ -114,20 +112,11 @@ def check_private_networks(cells: Iterable[Cell], federations: Federations, seed
     for cell in cells:
         if cell.values["privacy"]:
             plan = plan_of(cell, federations[cell.name][seed], None)
-            with _named(cell):
+            with naming(cell):
                 plan.algorithm.check(plan.model)
-
-
-@contextlib.contextmanager
-def _named(cell):
-    """Adds the cell's name to a UserError."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{cell}: {error}") from error
 
 
 def plan_of(cell: Cell, federation: Federation, wait: Wait | None = unseen) -> Plan:
     """Returns the cell's plan, untraced if ``wait`` is None, which shows what takes long; errors name the cell."""
-    with _named(cell):
+    with naming(cell):
         return make_plan(cell.values, federation, wait) if wait else untraced_plan(cell.values, federation)

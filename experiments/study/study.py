@@ -27,7 +27,7 @@ from fedjax_collapse.config.folder import ERROR_LOG
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.run.divergence import Diverged
-from fedjax_collapse.schema.user_code import explain, is_interrupt, one_line
+from fedjax_collapse.schema.user_code import explain, one_line
 
 _ESTIMATED = 2  # rounds by which hours are estimated
 
@@ -256,9 +256,7 @@ def _train(group, start):
     try:
         with start.sinks.of(folders) as take:
             is_whole = train_group(group, console, lambda: should_stop() or console.round >= last, take)
-    except BaseException as error:  # also from the user's code
-        if is_interrupt(error):
-            raise
+    except (Exception, SystemExit) as error:  # also from the user's code
         if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the other processes may not notice it
         if failures.is_of_the_disk(error):

@@ -43,7 +43,7 @@ from fedjax_collapse.run.runs import Schedule
 from fedjax_collapse.schema import discovery
 from fedjax_collapse.schema.names import check_name, choose, chosen_name, found, functions, without
 from fedjax_collapse.schema.options import Decay, NonNegative, Positive, check_value, constructor, with_options
-from fedjax_collapse.schema.user_code import explained
+from fedjax_collapse.schema.user_code import explaining
 from fedjax_collapse.schema.values import as_tuple, check_arguments, from_values
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -185,10 +185,8 @@ def _optimizer(what, config, known):
         check_value(f"{what}.{key}", value, _OF_OPTAX.get(key, kind))
     made = constructor(made_by, **arguments)
     check_value(what, made, jax.tree_util.Partial)
-    try:
+    with explaining(f"{what} {name}"):
         check_optimizer(f"{what} {name}", made, **given)
-    except BaseException as error:
-        raise explained(f"{what} {name}", error) from error
     return made
 
 
@@ -205,14 +203,12 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     predicted = task.named(chosen or federation.task, federation.num_classes)
     predicted.check_classes(federation.num_classes)
     module = network(name, options, federation.num_classes)
-    try:
+    with explaining(f"network {name} cannot be made with these options"):
         adapters = from_values("network.adapters", LoRA, adapters) if adapters else None
         built = Model(module, augmented, HEAD_INITS[config["head"]], predicted, federation.input_dtype, adapters)
         if weights:
             built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
-    except BaseException as error:
-        raise explained(f"network {name} cannot be made with these options", error) from error
     return built
 
 
@@ -237,11 +233,9 @@ def _head(value):
 
 def _augmented_shape(config, federation):
     """Returns the shape of an image as the network sees it."""
-    augmented = augmentation(config["training"].get("augmentation", "none"))
-    try:
-        return augment.output_shape(augmented, federation.input_shape)
-    except BaseException as error:
-        raise explained(f"augmentation {config['training']['augmentation']}", error) from error
+    name = config["training"].get("augmentation", "none")
+    with explaining(f"augmentation {name}"):
+        return augment.output_shape(augmentation(name), federation.input_shape)
 
 
 def schedule(config: Mapping[str, Any]) -> Schedule:

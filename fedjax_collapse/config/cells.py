@@ -105,7 +105,7 @@ def shown_cells(config: Mapping[str, Any]) -> dict[CellName, tuple[CellName, Arm
     """
     arms, axes = arms_of(config), _axes_of_data(config)
     found = {}
-    for cell in (CellName(setting, arm) for setting in settings_of(config) for arm in arms):
+    for cell in cells_of(config):
         arm = arms[cell.arm]
         of_data = [f"{axis}={_written(value)}" for axis, value in arm.values.items() if axis in axes]
         others = [f"{axis}={_written(value)}" for axis, value in arm.values.items() if axis not in axes]

@@ -18,7 +18,7 @@ from fedjax_collapse.data.reading.index_file import NamedParts
 from fedjax_collapse.schema.names import check_name, chosen_name, found, without
 from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.source_code import file_of
-from fedjax_collapse.schema.user_code import check_signature, explained
+from fedjax_collapse.schema.user_code import check_signature, explaining
 from fedjax_collapse.schema.values import from_values
 
 STORE = "store"  # the data source that is a folder on disk, of ``data.store``
@@ -224,12 +224,10 @@ def _draw_seed(config, seed):
 
 def _partition(config, draw, arguments, **given):
     """Returns the rows of every client; ``draw`` may be a custom function."""
-    try:
+    with explaining("partition"):
         drawn = from_values("partition", draw, arguments, **given)
         parts = NamedParts(owned(drawn, most=config["clients"]))
         parts.names = getattr(drawn, "names", ())
-    except BaseException as error:
-        raise explained("partition", error) from error
     if len(parts) < config["clients"]:
         name, clients = config["partition"]["name"], config["clients"]
         raise UserError(f"partition: {name} returned {len(parts)} of clients={clients} clients")

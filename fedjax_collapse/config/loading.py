@@ -39,7 +39,7 @@ from fedjax_collapse.schema.annotations import as_array
 from fedjax_collapse.schema.names import check_name
 from fedjax_collapse.schema.options import check_value
 from fedjax_collapse.schema.source_code import file_of
-from fedjax_collapse.schema.user_code import explained
+from fedjax_collapse.schema.user_code import explaining
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -182,15 +182,13 @@ def load_run(
     else:
         for name, (value, kind) in given.items():
             check_value(f"load_run: {name}", value, kind)
-    try:
+    with explaining(f"{folder}: cannot be built again"):
         if is_of_study:
             federation = federations(config, seeds)[seed]
             model = build.model(config, federation)
             algorithm, schedule = build.algorithm(config), build.schedule(config)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
-    except Exception as error:  # from the user's code
-        raise explained(f"{folder}: cannot be built again", error) from error
     known, besides = description(run, model, schedule), ("model.module.lowering",)
     if not is_of_study:
         known, besides = {name: part for name, part in known.items() if name not in OF_SCHEDULE}, (*besides, _MAIN)

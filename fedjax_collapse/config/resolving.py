@@ -9,6 +9,7 @@ from fedjax_collapse.config.keys import entries, fields_of, keys
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
 from fedjax_collapse.schema.options import check_value, listed
+from fedjax_collapse.schema.user_code import naming
 
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
 _CLOSED = ("server", "engine")  # sections without options of something chosen by name
@@ -53,10 +54,8 @@ def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -
         fixed, declared = ("rounds", "seeds"), arms[arm].declared
         values = _changed(values, f"arms.{arm}", arms[arm].changes, fixed)
         values = _changed(values, f"settings.{setting}.arms.{declared}", of_arms.get(declared, {}), fixed)
-    try:
+    with naming(_described(setting, arm)):
         check_keys(values)
-    except UserError as error:
-        raise UserError(f"{_described(setting, arm)}: {error}") from error
     return values
 
 

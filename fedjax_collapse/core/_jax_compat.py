@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jaxlib
-import numpy as np
 
 _FIRST, _LAST = "0.10.2", "0.12.0.1"  # versions of jaxlib that compile some programs wrongly for CPUs with YNNPACK
 _WITHOUT_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type="  # a library to which XLA delegates reductions
@@ -69,11 +68,6 @@ def warn_unguarded(platform: str) -> None:
             f"XLA_FLAGS={_unguarded.pop()} (docs/troubleshooting.md)",
             stacklevel=2,
         )
-
-
-def gathered(array: jax.Array, order: np.ndarray) -> jax.Array:
-    """Returns the rows in this order by a gather, because JAX 0.12 shards a reversal wrongly."""
-    return array[order]
 
 
 def wait_for_all_processes(barrier: str, seconds: int) -> None:

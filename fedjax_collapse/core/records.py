@@ -4,6 +4,7 @@ Everything that crosses a module boundary inside a round is one of these records
 client axis exists only in the engine and in aggregation.
 """
 
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,18 @@ def check_choice(what: str, value: Any, choices: Iterable[Any]) -> None:
 
 class Damaged(UserError):
     """A file is missing or its content has changed since it was written; an earlier version may still be readable."""
+
+
+def installed(module: str, extra: str, what: str) -> Any:
+    """Returns a module that an extra of this package installs.
+
+    Raises:
+        UserError: it is not installed; ``what`` says why it is needed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UserError(f'{what}: pip install "fedjax_collapse[{extra}]"') from None
 
 
 def in_one_line(record: Any) -> str:

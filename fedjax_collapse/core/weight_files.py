@@ -7,14 +7,13 @@ A name is the path of the array, such as ``params/Dense_0/kernel``; kernels are 
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core import files, masks
-from fedjax_collapse.core.records import UserError, Variables
+from fedjax_collapse.core.records import UserError, Variables, installed
 
 
 def save_weights(file: Path | str, variables: Variables) -> None:
@@ -91,9 +90,5 @@ def check_finite(what: Path | str, arrays: Mapping[str, jax.Array | np.ndarray])
             raise UserError(f"{what}: {name} has NaN, infinity or values beyond {dtype}; expected finite weights")
 
 
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise UserError('safetensors is not installed: pip install "fedjax_collapse[export]"') from None
-    return safetensors.numpy
+def _safetensors():
+    return installed("safetensors.numpy", "export", "safetensors is not installed")

@@ -1,10 +1,11 @@
 """Batches from rows of an index table, and passes over one client's data."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.records import Batch, Examples, Key, PyTree
@@ -46,6 +47,15 @@ def get_batch(
         mask = (mask[:, None] & (labels != examples.pad)).reshape(-1)
         labels = labels.reshape(-1)
     return Batch(seen[0], labels, mask, views=tuple(seen[1:]))
+
+
+def blocks_of(examples: Examples, rows: np.ndarray, size: int) -> Iterator[tuple[Examples, np.ndarray]]:
+    """Yields blocks of ``size`` of the examples at ``rows``, in order, the last one padded, and which are true."""
+    for first in range(0, len(rows), size):
+        own = rows[first : first + size]
+        padded = np.pad(own, (0, size - len(own)), mode="edge")
+        labels = np.asarray(examples.labels)[padded]
+        yield examples._replace(inputs=examples.inputs[padded], labels=labels), np.arange(size) < len(own)
 
 
 def cut_tokens(batch: Batch, room: int) -> Batch:

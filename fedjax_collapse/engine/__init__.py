@@ -21,7 +21,6 @@ from fedjax_collapse.engine.placement import available_devices as available_devi
 from fedjax_collapse.engine.placement import num_busy as num_busy
 from fedjax_collapse.engine.placement import on_one_device as on_one_device
 from fedjax_collapse.engine.placement import own_devices as own_devices
-from fedjax_collapse.engine.placement import to_host as to_host
 from fedjax_collapse.engine.program import STORAGES as STORAGES
 from fedjax_collapse.engine.program import Program as Program
 from fedjax_collapse.engine.rounds import Advance as Advance
@@ -42,5 +41,3 @@ from fedjax_collapse.engine.samplers import BySize as BySize
 from fedjax_collapse.engine.samplers import HostUniform as HostUniform
 from fedjax_collapse.engine.samplers import Poisson as Poisson
 from fedjax_collapse.engine.samplers import Uniform as Uniform
-from fedjax_collapse.engine.skipping import KEEP_ALL as KEEP_ALL
-from fedjax_collapse.engine.skipping import SkipDiverged as SkipDiverged

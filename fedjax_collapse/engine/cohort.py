@@ -13,10 +13,11 @@ import numpy as np
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
+from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import RoundSpec
 from fedjax_collapse.engine.participation import Participation
-from fedjax_collapse.engine.skipping import KEEP_ALL, where
+from fedjax_collapse.engine.skipping import where
 from fedjax_collapse.optim.aggregation import Upload, weigh
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
@@ -138,7 +139,7 @@ def home_order(spec: RoundSpec, assignment: Assignment) -> jax.Array | None:
     None if cohorts differ, for example because clients are left out, and on one device, where the order has no effect.
     """
     layout, sizes = spec.layout, assignment.ownership.sizes
-    is_fixed = assignment.participation.is_everyone(len(sizes), layout.cohort_size) and spec.diverging == KEEP_ALL
+    is_fixed = assignment.participation.is_everyone(len(sizes), layout.cohort_size) and not spec.skips
     if spec.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
         return None
     return everyone(sizes, layout.client_map)
@@ -225,7 +226,7 @@ def train(
         client, result = context.client, local.run(context)
         upload, state, trained = result
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
-        metrics = spec.diverging.metrics(client, result, spec.model.task.metric)
+        metrics = skipping.marked(client, result, spec.model.task.metric) if spec.skips else trained.metrics
         stacked = ()
         if algorithm.stacking:
             stacked, upload = upload.mean.params, upload._replace(mean=upload.mean._replace(params=()))
@@ -256,10 +257,12 @@ def aggregate(
     new, measured = server.aggregate(algorithm, spec.model, received.server, upload, divided), {}
     if algorithm.having("measure", "round"):
         measured, diverged = measure(spec, algorithm, received._replace(server=new), clients, "round")
-        metrics = spec.diverging.with_measured(result.metrics, new, clients, diverged)
-        result = result._replace(metrics=metrics)
+        if spec.skips:
+            result = result._replace(metrics=skipping.with_measured(result.metrics, new, clients, diverged))
     new = server.after_measuring(algorithm, spec.model, received.server.variables, new, measured, "round")
-    return spec.diverging.server(new, received.server, clients), result
+    if spec.skips:  # weights are NaN if no client is left
+        new = where(jnp.sum(clients.weight) > 0, new, received.server)
+    return new, result
 
 
 def train_and_aggregate(
@@ -292,7 +295,7 @@ def measure(
 
     def report_of(context):
         client, reports = context.client, local.measure(context, when)
-        diverged = spec.diverging.diverged(reports, client)
+        diverged = skipping.diverged(reports, client) if spec.skips else ()
         return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=diverged)
 
     outcome = _map_clients(spec, algorithm, received, clients, report_of)

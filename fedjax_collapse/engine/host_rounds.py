@@ -6,12 +6,9 @@ the device computes. Each of several devices only receives the examples of the c
 only reads the examples of its devices' clients. ``cohort.py`` has the round.
 """
 
-import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +18,7 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Drawn, Examples, Key, PyTree, UserError
 from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine import rounds
-from fedjax_collapse.engine.client_maps import ClientMap
+from fedjax_collapse.engine import rounds, skipping
 from fedjax_collapse.engine.client_states import StoredStates
 from fedjax_collapse.engine.cohort import Assignment, Cohort
 from fedjax_collapse.engine.layout import RoundSpec
@@ -45,7 +41,7 @@ def run_rounds(
     assignment: Assignment,
     examples: Examples,
     num_rounds: jax.Array | int,
-    feeder: "Feeder | None" = None,
+    store: "OnHost | None" = None,
 ) -> Advance:
     """Returns what ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
@@ -58,19 +54,17 @@ def run_rounds(
             call.
         examples: the examples.
         num_rounds: at least 1.
-        feeder: sends the cohorts, also those of the rounds after this call, of the same ``spec``, algorithm,
-            assignment and examples; by default only the cohorts of this call.
+        store: of the same ``spec``, algorithm, assignment and examples, which also sends cohorts of the rounds after
+            this call; by default only those of this call are sent.
     """
     state = _placed(spec, state, assignment)
-    records, num_rounds, first = [], int(num_rounds), int(state.round)
-    with _compiled_or_not(spec.layout.client_map):
+    records, num_rounds = [], int(num_rounds)
+    with jax.disable_jit(not spec.layout.client_map.is_compiled):
+        ahead = 0 if store is None else _AHEAD + 1
+        store = store or OnHost(spec, algorithm, assignment, examples)
+        store.round = int(state.round)
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
-        if feeder is None:
-            feeder = Feeder(spec, algorithm, assignment, examples)
-            feeder.draw(state.key, first, first + num_rounds)
-        else:
-            feeder.draw(state.key, first, first + num_rounds + _AHEAD + 1)
-        store = OnHost(spec, algorithm, feeder.host, feeder, first)
+        store.draw(state.key, store.round + num_rounds + ahead)
         for _ in range(num_rounds):
             advance = rounds.one_round(store, state, None)
             records.append(advance.record)
@@ -86,8 +80,8 @@ def with_first_reports(
     """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
     if not algorithm.having("measure", "start"):
         return state, None
-    with _compiled_or_not(spec.layout.client_map):
-        store = OnHost(spec, algorithm, _Host.of(spec, assignment, examples))
+    with jax.disable_jit(not spec.layout.client_map.is_compiled):
+        store = OnHost(spec, algorithm, assignment, examples)
         return rounds.survey(store, _placed(spec, state, assignment), "start")
 
 
@@ -99,29 +93,77 @@ def _placed(spec, state, assignment):
     return spec.layout.client_map.replicate(state._replace(clients=()))._replace(clients=states)
 
 
-@dataclasses.dataclass
 class OnHost:
-    """The clients of a run on the host or on disk, with the methods of ``rounds.OnDevice``; states change in place."""
+    """The clients of a run on the host or on disk, with the methods of ``rounds.OnDevice``; states change in place.
 
-    spec: RoundSpec
-    algorithm: FedAvg
-    host: "_Host"
-    feeder: "Feeder | None" = None  # of cohorts
-    round: int = 0  # number of rounds done
-    listed: np.ndarray | None = None
+    Cohorts are sent ahead of their rounds, in a thread.
+
+    Args:
+        spec: the static description of the rounds.
+        algorithm: the algorithm.
+        assignment: see ``run_rounds``.
+        examples: the examples.
+    """
+
+    def __init__(self, spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples):
+        ownership, client_map = assignment.ownership, spec.layout.client_map
+        self.spec, self.algorithm, self.client_map = spec, algorithm, client_map
+        self.sizes = np.asarray(ownership.sizes)
+        cohort_size, at_once = spec.layout.cohort_size, client_map.clients_at_once
+        on_each = min(cohort_size, -(-cohort_size // at_once) * at_once // client_map.num_devices)
+        # the most examples that the clients of a device can own, and how many are always sent, so that nothing is
+        # recompiled: the same, or of a store more than they typically own
+        self._most = self._least = int(np.partition(self.sizes, -on_each)[-on_each:].sum())
+        self._rows, self.is_on_disk = ownership.rows, isinstance(ownership.rows, StoredRows)
+        if self.is_on_disk:
+            self._least = min(self._most, _power_of_two(int(_ROOM * on_each * self.sizes.mean())))
+        else:
+            self._rows = np.asarray(self._rows)  # [clients, capacity]
+        self._examples = examples if isinstance(examples.inputs, np.ndarray) else client_map.replicate(examples)
+        self._placed = client_map.replicate(assignment._replace(ownership=ownership._replace(rows=())))
+        self.round, self.listed = 0, None  # number of rounds done, and identities of a record's entries, None: all
+        self._thread = futures.ThreadPoolExecutor(1, "cohorts")
+        self._drawn: dict[int, Drawn] = {}
+        self._sent: dict[int, futures.Future] = {}
+
+    def draw(self, key: Key, end: int) -> None:
+        """Draws the cohorts of the rounds up to ``end``, unless they are drawn already."""
+        for round in range(self.round, end):
+            if round not in self._drawn and round not in self._sent:
+                self._drawn[round] = _drawn(self.spec, self.algorithm, self._placed, key, round)
+
+    def take(self, round: int) -> Cohort:
+        """Returns the cohort of a round, and starts to send the cohorts of the next rounds that are drawn.
+
+        Raises:
+            UserError: the examples cannot be read.
+        """
+        for ahead in range(round, round + _AHEAD + 1):
+            if ahead in self._drawn:
+                self._sent[ahead] = self._thread.submit(self._send, self._drawn.pop(ahead))
+        if (later := self._drawn.get(round + _AHEAD + 1)) is not None:
+            self._thread.submit(self.advise, later)
+        return self._sent.pop(round).result()
+
+    def _send(self, drawn):
+        try:
+            return self.send(drawn)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise UserError(f"data: the examples of a cohort cannot be read ({reason}); restore the store") from error
 
     def cohort(self, state: State, left_out: np.ndarray | None) -> Cohort:
         if left_out is not None and left_out.any():
-            given = self.host.placed, state.key, state.round, left_out
-            return self.host.send(_drawn(self.spec, self.algorithm, *given))
-        cohort = self.feeder.take(self.round)
-        if self.host.is_on_disk:
+            given = self._placed, state.key, state.round, left_out
+            return self.send(_drawn(self.spec, self.algorithm, *given))
+        cohort = self.take(self.round)
+        if self.is_on_disk:
             self.listed = np.sort(np.asarray(cohort.drawn.id))[: self.spec.layout.cohort_size]
         return cohort
 
     def everyone(self, key: Key, left_out: np.ndarray | None) -> Iterator[Cohort]:
-        for ids in _everyone(len(self.host.sizes), self.spec.layout.cohort_size):
-            yield self.host.send(_arranged(self.spec, self.algorithm, self.host.placed, key, ids, left_out))
+        for ids in _everyone(len(self.sizes), self.spec.layout.cohort_size):
+            yield self.send(_arranged(self.spec, self.algorithm, self._placed, key, ids, left_out))
 
     def gather(self, states: ClientState | StoredStates, cohort: Cohort) -> ClientState:
         ids = np.asarray(cohort.drawn.id)
@@ -129,7 +171,7 @@ class OnHost:
             states = states.take(ids)
         else:
             states = jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
-        return self.host.client_map.shard(states)
+        return self.client_map.shard(states)
 
     def scatter(self, states: ClientState | StoredStates, ids: np.ndarray, new: ClientState):
         if not isinstance(states, StoredStates):
@@ -142,16 +184,67 @@ class OnHost:
 
     def spread(self, ids: np.ndarray, values: PyTree, absent: float) -> PyTree:
         places = ids if self.listed is None else np.searchsorted(self.listed, ids)
-        count = len(self.host.sizes if self.listed is None else self.listed)
+        count = len(self.sizes if self.listed is None else self.listed)
         return _put(jax.tree.map(lambda leaf: np.full(count, absent, leaf.dtype), values), places, values)
 
     def repeat(self, attempt: Attempt) -> tuple[np.ndarray | None, np.ndarray, PyTree, PyTree]:
-        left_out, ids, (rest, of_clients) = self.spec.diverging.repeat_on_host(attempt, len(self.host.sizes))
-        is_real = np.asarray(ids) < len(self.host.sizes)
+        repeat = skipping.repeat_on_host if self.spec.skips else skipping.once
+        left_out, ids, (rest, of_clients) = repeat(attempt, len(self.sizes))
+        is_real = np.asarray(ids) < len(self.sizes)
         return left_out, np.asarray(ids)[is_real], rest, jax.tree.map(lambda leaf: leaf[is_real], to_host(of_clients))
 
     def call(self, function: Callable, *arguments):
         return _COMPILED[function](*arguments)
+
+    def send(self, drawn: Drawn) -> Cohort:
+        """Sends the clients' rows, and the examples that these refer to, to the clients' devices."""
+        ids, client_map, examples = np.asarray(drawn.id), self.client_map, self._examples
+        if not isinstance(examples.inputs, np.ndarray):
+            return Cohort(drawn, client_map.shard(self._rows.take(ids, axis=0, mode="clip")), examples)
+        sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
+        is_owned = np.arange(self._rows.shape[1]) < sizes[:, None]
+        counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
+        rows = np.zeros(is_owned.shape, self._rows.dtype)
+        rows[is_owned] = np.concatenate([np.arange(count) for count in counts])
+        room = max(self._least, min(self._most, _power_of_two(int(counts.max()))))
+        by_device = self._by_device(ids)
+        owned = [self._owned(own) for own in by_device]
+        identities, inputs, labels = (self._padded(array, owned, room) for array in (None, *examples[:2]))
+        for place, own in enumerate(by_device if self.is_on_disk else ()):
+            part = slice(place * room, (place + 1) * room)
+            self._rows.store.verify(own, self._rows.most, (inputs[part], labels[part]))
+        constants = client_map.replicate(examples._replace(inputs=(), labels=()))
+        sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
+        return Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
+
+    def _by_device(self, ids):
+        """Returns the clients of each device, one array after another; none for devices of other processes."""
+        of_device = np.split(ids, self.client_map.num_devices)
+        is_own = [device.process_index == jax.process_index() for device in self.client_map.devices]
+        return [own if here else own[:0] for own, here in zip(of_device, is_own, strict=True)]
+
+    def _owned(self, ids):
+        """Returns the rows of some clients among all examples, one client after another."""
+        if self.is_on_disk:
+            return self._rows.store.rows(ids, self._rows.most)[0]
+        sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
+        return self._rows.take(ids, axis=0, mode="clip")[np.arange(self._rows.shape[1]) < sizes[:, None]]
+
+    def _padded(self, array, owned, room):
+        """Returns the rows of an array, or of None their numbers, that each device owns, each padded to ``room``."""
+        shape, dtype = ((), self._rows.dtype) if array is None else (array.shape[1:], array.dtype)
+        padded = np.zeros((len(owned), room, *shape), dtype)
+        for part, rows in zip(padded, owned, strict=True):
+            if array is None:
+                part[: len(rows)] = rows
+            else:
+                array.take(rows, axis=0, out=part[: len(rows)], mode="clip")  # does not hold the interpreter's lock
+        return padded.reshape(-1, *shape)
+
+    def advise(self, drawn: Drawn) -> None:
+        """Has the system read the clients' examples ahead, if they are on disk."""
+        if self.is_on_disk:
+            self._rows.store.advise(np.concatenate(self._by_device(np.asarray(drawn.id))), self._rows.most)
 
 
 _COMPILED = {
@@ -166,133 +259,6 @@ def _put(stored, places, new):
     for leaf, own in zip(*map(jax.tree.leaves, (stored, new)), strict=True):
         leaf[places] = own
     return stored
-
-
-class _Host(NamedTuple):
-    """The source of cohorts; on the host as far as it may be too large for the device."""
-
-    examples: Examples
-    rows: np.ndarray | StoredRows  # [clients, capacity]
-    sizes: np.ndarray  # [clients]
-    placed: Assignment  # on the device, without rows
-    num_sent: int  # the most examples that the clients of a device can own
-    least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than they typically own
-    client_map: ClientMap
-
-    @classmethod
-    def of(cls, spec: RoundSpec, assignment: Assignment, examples: Examples) -> "_Host":
-        ownership, client_map = assignment.ownership, spec.layout.client_map
-        rows, sizes = ownership.rows, np.asarray(ownership.sizes)
-        cohort_size, at_once = spec.layout.cohort_size, client_map.clients_at_once
-        on_each = min(cohort_size, -(-cohort_size // at_once) * at_once // client_map.num_devices)
-        num_sent = least_sent = int(np.partition(sizes, -on_each)[-on_each:].sum())
-        if isinstance(rows, StoredRows):
-            least_sent = min(num_sent, _power_of_two(int(_ROOM * on_each * sizes.mean())))
-        else:
-            rows = np.asarray(rows)
-        if not isinstance(examples.inputs, np.ndarray):
-            examples = client_map.replicate(examples)
-        placed = client_map.replicate(assignment._replace(ownership=ownership._replace(rows=())))
-        return cls(examples, rows, sizes, placed, num_sent, least_sent, client_map)
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether the examples are in a store."""
-        return isinstance(self.rows, StoredRows)
-
-    def send(self, drawn: Drawn) -> Cohort:
-        """Sends the clients' rows, and the examples that these refer to, to the clients' devices."""
-        ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
-        if not isinstance(examples.inputs, np.ndarray):
-            return Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
-        sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
-        is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
-        counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
-        rows = np.zeros(is_owned.shape, self.rows.dtype)
-        rows[is_owned] = np.concatenate([np.arange(count) for count in counts])
-        room = max(self.least_sent, min(self.num_sent, _power_of_two(int(counts.max()))))
-        by_device = self._by_device(ids)
-        owned = [self._owned(own) for own in by_device]
-        identities, inputs, labels = (self._padded(array, owned, room) for array in (None, *examples[:2]))
-        for place, own in enumerate(by_device if self.is_on_disk else ()):
-            part = slice(place * room, (place + 1) * room)
-            self.rows.store.verify(own, self.rows.most, (inputs[part], labels[part]))
-        constants = client_map.replicate(examples._replace(inputs=(), labels=()))
-        sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
-        return Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
-
-    def _by_device(self, ids):
-        """Returns the clients of each device, one array after another; none for devices of other processes."""
-        of_device = np.split(ids, self.client_map.num_devices)
-        is_own = [device.process_index == jax.process_index() for device in self.client_map.devices]
-        return [own if here else own[:0] for own, here in zip(of_device, is_own, strict=True)]
-
-    def _owned(self, ids):
-        """Returns the rows of some clients among all examples, one client after another."""
-        if self.is_on_disk:
-            return self.rows.store.rows(ids, self.rows.most)[0]
-        sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
-        return self.rows.take(ids, axis=0, mode="clip")[np.arange(self.rows.shape[1]) < sizes[:, None]]
-
-    def _padded(self, array, owned, room):
-        """Returns the rows of an array, or of None their numbers, that each device owns, each padded to ``room``."""
-        shape, dtype = ((), self.rows.dtype) if array is None else (array.shape[1:], array.dtype)
-        padded = np.zeros((len(owned), room, *shape), dtype)
-        for part, rows in zip(padded, owned, strict=True):
-            if array is None:
-                part[: len(rows)] = rows
-            else:
-                array.take(rows, axis=0, out=part[: len(rows)], mode="clip")  # does not hold the interpreter's lock
-        return padded.reshape(-1, *shape)
-
-    def advise(self, drawn: Drawn) -> None:
-        """Has the system read the clients' examples ahead, if they are on disk."""
-        if self.is_on_disk:
-            self.rows.store.advise(np.concatenate(self._by_device(np.asarray(drawn.id))), self.rows.most)
-
-
-class Feeder:
-    """Sends cohorts ahead of their rounds, in a thread.
-
-    Args:
-        spec: the static description of the rounds.
-        algorithm: the algorithm.
-        assignment: see ``run_rounds``.
-        examples: the examples.
-    """
-
-    def __init__(self, spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: Examples):
-        self.host = _Host.of(spec, assignment, examples)
-        self._spec, self._algorithm = spec, algorithm
-        self._thread = futures.ThreadPoolExecutor(1, "cohorts")
-        self._drawn: dict[int, Drawn] = {}
-        self._sent: dict[int, futures.Future] = {}
-
-    def draw(self, key: Key, first: int, end: int) -> None:
-        """Draws the cohorts of some rounds, unless they are drawn already."""
-        for round in range(first, end):
-            if round not in self._drawn and round not in self._sent:
-                self._drawn[round] = _drawn(self._spec, self._algorithm, self.host.placed, key, round)
-
-    def take(self, round: int) -> Cohort:
-        """Returns the cohort of a round, and starts to send the cohorts of the next rounds that are drawn.
-
-        Raises:
-            UserError: the examples cannot be read.
-        """
-        for ahead in range(round, round + _AHEAD + 1):
-            if ahead in self._drawn:
-                self._sent[ahead] = self._thread.submit(self._send, self._drawn.pop(ahead))
-        if (later := self._drawn.get(round + _AHEAD + 1)) is not None:
-            self._thread.submit(self.host.advise, later)
-        return self._sent.pop(round).result()
-
-    def _send(self, drawn):
-        try:
-            return self.host.send(drawn)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise UserError(f"data: the examples of a cohort cannot be read ({reason}); restore the store") from error
 
 
 def _power_of_two(count):
@@ -324,10 +290,6 @@ def _arranged(spec, algorithm, assignment, key, cohort, left_out):
     drawn = cohorts.stack(algorithm, cohort, sizes, key, None)
     among_all = cohorts.stack(algorithm, cohorts.without(jnp.arange(len(sizes)), left_out), sizes, key, None)
     return drawn.replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
-
-
-def _compiled_or_not(client_map: ClientMap):
-    return contextlib.nullcontext() if client_map.is_compiled else jax.disable_jit()
 
 
 def _everyone(num_clients, cohort_size):

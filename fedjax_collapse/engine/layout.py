@@ -11,7 +11,6 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.client_maps import ClientMap
-from fedjax_collapse.engine.skipping import KEEP_ALL, KeepAll
 from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
@@ -47,7 +46,7 @@ class RoundSpec:
         run_map: lays out several runs; None for one run.
         watch: the clients whose local models are returned after a call's last round: ``one``, the member of its cohort
             with the lowest identity; ``all`` of its cohort; or a tuple of identities.
-        diverging: what a round does with clients that diverge (``skipping.py``).
+        skips: whether a round is repeated without clients that diverge (``skipping.py``).
         rule: the classes of the rule of participation and of its sampler, which the structure of an argument does not
             tell apart (``FedAvg.methods``).
     """
@@ -56,7 +55,7 @@ class RoundSpec:
     layout: Layout
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
-    diverging: KeepAll = KEEP_ALL
+    skips: bool = False
     rule: tuple[type, ...] = ()
 
     @property

@@ -60,7 +60,7 @@ class Program:
             )
         self._is_on_host = self._chosen(storage)
         self._stored_states = stored
-        self._feeder: host_rounds.Feeder | None = None
+        self._run = rounds.run_rounds
         if self._is_on_host and spec.run_map is not None:
             raise UserError(
                 "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
@@ -83,11 +83,7 @@ class Program:
 
     def advance(self, num_rounds: int) -> list[Advance]:
         """Returns each run after ``num_rounds`` more rounds."""
-        run = rounds.run_rounds
-        if self._is_on_host:
-            feeder = self._feeder or host_rounds.Feeder(self._spec, self._algorithm, self._assignment, self._examples)
-            run, self._feeder = functools.partial(host_rounds.run_rounds, feeder=feeder), feeder
-        advance = jax.block_until_ready(run(self._spec, *self._arguments(num_rounds)))
+        advance = jax.block_until_ready(self._run(self._spec, *self._arguments(num_rounds)))
         self._state = advance.state
         if self._stored_states is not None:
             advance = advance._replace(state=self._without_stored(advance.state))
@@ -125,6 +121,8 @@ class Program:
         algorithm = self._spec.layout.client_map.replicate(algorithm)
         assignment = assignment._replace(ownership=jax.device_get(assignment.ownership))
         state = state if self._stored_states is None else state._replace(clients=self._stored_states)
+        store = host_rounds.OnHost(self._spec, algorithm, assignment, self._examples)
+        self._run = functools.partial(host_rounds.run_rounds, store=store)
         return algorithm, self._started(host_rounds, algorithm, state, assignment), assignment
 
     def _on_devices(self):
@@ -189,12 +187,11 @@ class Program:
     @property
     def _stored(self):
         data, clients = (size / _MIB for size in self._stored_bytes())
-        on_host = [" on the host" * where for where in (self._has_examples_on_host, self._is_on_host)]
-        if self._is_on_disk:
-            on_host[0] = " on disk"
         if self._stored_states is not None:
             return f"{data:.1f} MiB of examples on disk and client states in files"
-        return f"{data:.1f} MiB of examples{on_host[0]} and {clients:.1f} MiB of client states{on_host[1]}"
+        where = " on disk" if self._is_on_disk else " on the host" * self._has_examples_on_host
+        states = f"{clients:.1f} MiB of client states" + " on the host" * self._is_on_host
+        return f"{data:.1f} MiB of examples{where} and {states}"
 
     @property
     def _has_examples_on_host(self):

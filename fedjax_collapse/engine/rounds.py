@@ -18,6 +18,7 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables, in_one_line
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
 from fedjax_collapse.engine.cohort import Assignment, Cohort, Watched
 from fedjax_collapse.engine.layout import RoundSpec
@@ -140,11 +141,9 @@ def run_rounds(
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
-    if spec.layout.client_map.is_compiled:
+    with jax.disable_jit(not spec.layout.client_map.is_compiled):
         advance = _run_rounds_compiled(spec, algorithm, state, assignment, examples, num_rounds)
-        return advance._replace(watched=advance.watched.collected(spec))
-    with jax.disable_jit():
-        return _run_rounds(spec, algorithm, state, assignment, examples, num_rounds)
+    return advance._replace(watched=advance.watched.collected(spec))
 
 
 def compile_rounds(spec: RoundSpec, *arguments) -> jax.stages.Compiled:
@@ -274,7 +273,8 @@ class OnDevice(NamedTuple):
 
         Returns the clients left out [clients], or None; the identities of the cohort, and the pair.
         """
-        left_out, ids, rest = self.spec.diverging.repeat(attempt, len(self.assignment.ownership.sizes))
+        repeat = skipping.repeat if self.spec.skips else skipping.once
+        left_out, ids, rest = repeat(attempt, len(self.assignment.ownership.sizes))
         return left_out, ids, *rest
 
     def call(self, function: Callable, *arguments):
@@ -364,18 +364,13 @@ def _shapes(spec, algorithm, assignment, examples):
     algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, assignment.participation))
     assignment = assignment._replace(participation=participation)
     assignment = assignment._replace(order=jax.eval_shape(functools.partial(cohorts.home_order, spec), assignment))
-    state = _state_shapes(algorithm, spec.model, assignment, client_map)
-    algorithm, assignment, examples = client_map.shapes((algorithm, assignment, examples))
-    return algorithm, state, assignment, examples
-
-
-def _state_shapes(algorithm, model, assignment, client_map):
-    """Returns the shapes and placements of a state."""
     num_clients = len(assignment.ownership.sizes)
-    state = _started(algorithm, model, num_clients)
+    state = _started(algorithm, spec.model, num_clients)
     stored = num_clients + -num_clients % client_map.num_devices if assignment.order is None else len(assignment.order)
-    placed = client_map.shapes(state._replace(clients=()))
-    return placed._replace(clients=client_map.shapes(_of_all(state.clients, stored), sharded=True))
+    clients = client_map.shapes(_of_all(state.clients, stored), sharded=True)
+    replicated = algorithm, state._replace(clients=()), assignment, examples
+    algorithm, state, assignment, examples = client_map.shapes(replicated)
+    return algorithm, state._replace(clients=clients), assignment, examples
 
 
 def _started(algorithm, model, num_clients):

@@ -6,7 +6,6 @@ remaining clients, for every method. A round in which no client diverges is run 
 the first round and after the last.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -26,86 +25,64 @@ SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 Attempt = Callable[[Any], tuple[Any, Any, PyTree]]
 
 
-@dataclasses.dataclass(frozen=True)
-class KeepAll:
-    """Keeps every client; a round is run once."""
+def marked(client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
+    """Returns the metrics of a client's training, with ``SKIPPED``. ``score``: the name of the one that is not a loss.
 
-    def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
-        """Returns the metrics of a client's training. ``score``: the name of the metric that is not a loss."""
-        return result.trained.metrics
-
-    def diverged(self, reports: PyTree, client: Client) -> Any:
-        """Returns 1 for a client whose reports are counted and not finite, else 0; nothing if no client is skipped."""
-        return ()
-
-    def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:
-        """Returns the cohort's metrics after it measured the server's new model; ``diverged``: for these reports."""
-        return metrics
-
-    def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
-        """Returns the server after a round: ``new``, or ``old`` if no client is left (weights would be NaN)."""
-        return new
-
-    def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        """Repeats the attempt until no other client diverges, inside compiled code.
-
-        Returns:
-            The clients left out [clients], or None; the identities and the rest of the last attempt.
-        """
-        ids, _, outcome = attempt(None)
-        return None, ids, outcome
-
-    def repeat_on_host(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        """Like ``repeat``, for an attempt that is not compiled as a whole."""
-        return self.repeat(attempt, num_clients)
+    Metrics of padding, and of a client without a step, are ignored.
+    """
+    trained = result.trained
+    has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
+    is_fine = all_finite((result.upload, result.state)) & has_losses
+    failed = ~is_fine & (client.id < client.num_clients)
+    return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
 
 
-KEEP_ALL = KeepAll()
+def diverged(reports: PyTree, client: Client) -> jax.Array:
+    """Returns 1 for a client whose reports are counted and not finite, else 0."""
+    return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
 
 
-@dataclasses.dataclass(frozen=True)
-class SkipDiverged(KeepAll):
-    """Leaves out clients that diverge, and repeats the round until no other client does."""
+def with_measured(metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: jax.Array) -> dict:
+    """Returns the cohort's metrics after it measured the server's new model; ``diverged``: for these reports."""
+    is_blamed = all_finite(new) & jnp.any(clients.is_counted & (diverged == 0))
+    return {**metrics, SKIPPED: jnp.maximum(metrics[SKIPPED], jnp.where(is_blamed, diverged, 0))}
 
-    def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
-        """Adds ``SKIPPED``. Metrics of padding, and of a client without a step, are ignored."""
-        trained = result.trained
-        has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
-        is_fine = all_finite((result.upload, result.state)) & has_losses
-        failed = ~is_fine & (client.id < client.num_clients)
-        return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
 
-    def diverged(self, reports: PyTree, client: Client) -> jax.Array:
-        return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
+def once(attempt: Attempt, num_clients: int) -> tuple[None, Any, PyTree]:
+    """Like ``repeat``, where every client is kept."""
+    ids, _, outcome = attempt(None)
+    return None, ids, outcome
 
-    def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:
-        is_blamed = all_finite(new) & jnp.any(clients.is_counted & (diverged == 0))
-        return {**metrics, SKIPPED: jnp.maximum(metrics[SKIPPED], jnp.where(is_blamed, diverged, 0))}
 
-    def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
-        return where(jnp.sum(clients.weight) > 0, new, old)
+def repeat(attempt: Attempt, num_clients: int) -> tuple[jax.Array, jax.Array, PyTree]:
+    """Repeats the attempt until no other client diverges, inside compiled code.
 
-    def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        def retry(carry):
-            left_out, *_ = carry
-            ids, failed, outcome = attempt(left_out)
-            now_out = left_out.at[jnp.where(failed > 0, ids, num_clients)].set(True, mode="drop")
-            return now_out, jnp.any(now_out != left_out), ids, outcome
+    Returns:
+        The clients left out [clients]; the identities and the rest of the last attempt.
+    """
 
-        nobody = jnp.zeros(num_clients, bool)
-        ids, _, outcome = zeros_of(jax.eval_shape(attempt, nobody))
-        start = nobody, jnp.array(True), ids, outcome
-        left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
-        return left_out, ids, outcome
+    def retry(carry):
+        left_out, *_ = carry
+        ids, failed, outcome = attempt(left_out)
+        now_out = left_out.at[jnp.where(failed > 0, ids, num_clients)].set(True, mode="drop")
+        return now_out, jnp.any(now_out != left_out), ids, outcome
 
-    def repeat_on_host(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        left_out = np.zeros(num_clients, bool)
-        while True:
-            ids, failed, outcome = attempt(left_out)
-            failing = np.asarray(ids)[to_host(failed) > 0]
-            if left_out[failing].all():
-                return left_out, ids, outcome
-            left_out[failing] = True
+    nobody = jnp.zeros(num_clients, bool)
+    ids, _, outcome = zeros_of(jax.eval_shape(attempt, nobody))
+    start = nobody, jnp.array(True), ids, outcome
+    left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
+    return left_out, ids, outcome
+
+
+def repeat_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarray, Any, PyTree]:
+    """Like ``repeat``, for an attempt that is not compiled as a whole."""
+    left_out = np.zeros(num_clients, bool)
+    while True:
+        ids, failed, outcome = attempt(left_out)
+        failing = np.asarray(ids)[to_host(failed) > 0]
+        if left_out[failing].all():
+            return left_out, ids, outcome
+        left_out[failing] = True
 
 
 def where(condition: jax.Array, new: PyTree, old: PyTree) -> PyTree:

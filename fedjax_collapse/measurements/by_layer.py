@@ -17,7 +17,7 @@ from fedjax_collapse.analysis.spectrum import effective_rank, table
 from fedjax_collapse.analysis.updates import decompose
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Examples, Variables
-from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.data.batches import blocks_of, get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.measurements import probe
 from fedjax_collapse.nn.adapters import merged as without_adapters
@@ -121,14 +121,8 @@ class _Levels:
 
     def _batches(self, examples: Examples, rows: np.ndarray) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
         """Yields the levels [batch, width] and labels of at most ``_BATCH`` rows, or of their tokens, in order."""
-        size = min(_BATCH, len(examples.labels))
-        for first in range(0, len(rows), size):
-            own = rows[first : first + size]
-            padded = np.pad(own, (0, size - len(own)), mode="edge")
-            block = examples._replace(inputs=examples.inputs[padded], labels=examples.labels[padded])
-            levels, labels, mask = jax.device_get(
-                _levels(self.model, self.variables, block, np.arange(size) < len(own))
-            )
+        for block, is_true in blocks_of(examples, rows, min(_BATCH, len(examples.labels))):
+            levels, labels, mask = jax.device_get(_levels(self.model, self.variables, block, is_true))
             yield [level[mask] for level in levels], labels[mask]
 
 

@@ -199,10 +199,8 @@ class Model:
 @functools.lru_cache(maxsize=256)
 def _mask(model, name):
     variables, layers = _variables_and_layers(model)
-    try:
+    with user_code.naming(f"network {type(model.module).__name__}"):
         return masks.named(name, variables, layers)
-    except UserError as error:
-        raise UserError(f"network {type(model.module).__name__}: {error}") from error
 
 
 # ``dtype`` is JAX's current default for floats, which ``jax.enable_x64`` changes; it is part of the caches' keys.

@@ -3,10 +3,9 @@
 Raises UserErrors that name the file, also for content that no table or figure can show.
 """
 
-import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fedjax_collapse.core.rows import finished_lines
 from fedjax_collapse.results.metrics import LARGEST, is_measured, number
 from fedjax_collapse.results.paper import check_kinds
 from fedjax_collapse.schema.options import Count, Fraction, Natural, Seed, check_value
+from fedjax_collapse.schema.user_code import naming
 
 Row = Mapping[str, Any]
 _CONFIG = {
@@ -67,7 +67,7 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
     """Reads the provenance of every start of a study, in their order; empty if there is none."""
     record = read_json(folder / PROVENANCE, optional=True)
     starts = record.get("starts", [record] if record else [])  # an older file is that of one start
-    with _naming(folder / PROVENANCE):
+    with naming(folder / PROVENANCE):
         check_value("starts", starts, tuple[dict, ...])
         for start in starts:
             _check_values(start, _START)
@@ -96,7 +96,7 @@ def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, op
     """Reads the object in a JSON file, validated by ``check``; empty if the file is ``optional`` and missing."""
     if optional and not path.exists():
         return {}
-    with _naming(path):
+    with naming(path):
         record = _parse(_read(path))
         check(record)
     return record
@@ -109,12 +109,12 @@ def read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], lis
     """
     if is_timing and not path.exists():
         return (), []
-    with _naming(path):
+    with naming(path):
         lines = finished_lines(_read(path))
     by_round, damaged = {}, []
     for count, line in enumerate(lines, 1):
         try:
-            with _naming(f"{path}, line {count}"):
+            with naming(f"{path}, line {count}"):
                 row = _parse(line)
                 check_value("round", row.get("round"), Count)
                 by_round[row["round"]] = numbers_of(row)
@@ -131,7 +131,7 @@ def read_kind(folder: Path, kind: str) -> Arrays:
     """Reads the arrays of one kind of a run; empty if there are none. Numbers that are too large become NaN."""
     path = folder / f"{kind}.npz"
     arrays = read_npz(path) if kind == "partition" else read_arrays(folder, kind)
-    with _naming(path):
+    with naming(path):
         _check_arrays(kind, arrays)
     return arrays | {n: np.where(np.abs(a) > LARGEST, np.nan, a) for n, a in arrays.items() if a.dtype.char == "d"}
 
@@ -141,15 +141,6 @@ def check_failed(summary: Mapping[str, Any]) -> None:
     for cell, metrics in summary.items():
         check_value(cell, metrics, dict)
         check_value(f"{cell}: failed", metrics.get("failed", {}), dict[str, str])
-
-
-@contextlib.contextmanager
-def _naming(place: Path | str) -> Iterator[None]:
-    """Prefixes errors of its body with the file that they are about."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{place}: {error}") from error
 
 
 def _parse(text: bytes) -> dict[str, Any]:

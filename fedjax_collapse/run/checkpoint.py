@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class Checkpoints:
         round: int,
         state: PyTree,
         notes: Mapping[str, Any],
-        before: Callable[[], None] = lambda: None,
+        before: Sequence[Callable[[], None]] = (),
         must_wait: bool = False,
     ) -> None:
         """Saves a state, unless there is a checkpoint of the round already.
@@ -116,7 +116,8 @@ class Checkpoints:
             self.wait()
 
     def _write(self, round, state, notes, before):
-        before()
+        for call in before:
+            call()
         if round in self._found():
             return
         with self._temporary() as temporary:

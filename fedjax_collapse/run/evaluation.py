@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_collapse.analysis.confusion import has_predictions
 from fedjax_collapse.analysis.moments import Moments, class_moments, merged
 from fedjax_collapse.core.records import Batch, Examples, Outputs, Variables, in_one_line
-from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.data.batches import blocks_of, get_batch
 from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
@@ -110,12 +110,10 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
     batches = -(-count // batch_size)
     size = min(_BATCHES_SENT, batches) * batch_size
 
-    def evaluate_block(first):
-        rows = np.minimum(np.arange(first, first + size), count - 1)
-        block = examples._replace(inputs=examples.inputs[rows], labels=np.asarray(examples.labels)[rows])
-        return jax.device_get(_evaluate_block(model, variables, block, count - first, batch_size))
-
-    outcomes = [evaluate_block(first) for first in range(0, count, size)]
+    outcomes = [
+        jax.device_get(_evaluate_block(model, variables, block, int(is_true.sum()), batch_size))
+        for block, is_true in blocks_of(examples, np.arange(count), size)
+    ]
     *of_examples, losses, sums = jax.tree.map(lambda *parts: np.concatenate(parts), *outcomes)
     loss = np.sum(losses[:batches]) / count
     of_examples, sums = jax.tree.map(lambda values: values[:count], (of_examples, sums))
@@ -125,12 +123,8 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
 def _evaluate_tokens(model, variables, examples, batch_size):
     """Evaluates batch by batch; stores sums by sequence and the moments of the tokens' features."""
     count, outcomes, moments = len(examples.labels), [], None
-    for first in range(0, count, batch_size):
-        rows = np.arange(first, first + batch_size)
-        own = np.minimum(rows, count - 1)
-        block = examples._replace(inputs=examples.inputs[own], labels=examples.labels[own])
-        outcome = jax.device_get(_evaluate_sequences(model, variables, block, rows < count))
-        *of_block, features, mask = outcome
+    for block, is_true in blocks_of(examples, np.arange(count), batch_size):
+        *of_block, features, mask = jax.device_get(_evaluate_sequences(model, variables, block, is_true))
         features = features[mask]
         shift = None if moments is None else moments.shift
         found = class_moments(features, np.zeros(len(features), int), 1, shift=shift)

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -200,15 +200,6 @@ def _measured(model, variables, federation):
 Measurement = Callable[[MeasurementView], Any]
 
 
-class Observation(NamedTuple):
-    """An evaluated round: its row of numbers, and arrays by name."""
-
-    row: dict[str, Any]
-    spectra: dict[str, np.ndarray]
-    measurements: dict[str, np.ndarray]
-    own_tests: dict[str, np.ndarray]
-
-
 def headline_of(algorithm: FedAvg, federation: Federation) -> str:
     """Returns which score is the headline: that of the models that would be used, on data where they would be used.
 
@@ -263,8 +254,8 @@ def observe(
     sizes: np.ndarray,
     headline: str,
     measurements: Mapping[str, Measurement],
-) -> Observation:
-    """Returns the row and arrays of the last of the record's rounds.
+) -> tuple[dict[str, Any], Mapping, Mapping, Mapping]:
+    """Returns the row of the last of the record's rounds, and its spectra, measurements and own tests: arrays by name.
 
     Args:
         view: the argument of the measurements.
@@ -290,7 +281,7 @@ def observe(
         else:
             row[MEASURED + path] = float(value)
     own = own_tests.arrays(view.own) if view.federation.tests is not None else {}
-    return Observation(row, {"round": view.round, **spectra}, arrays, own)
+    return row, {"round": view.round, **spectra}, arrays, own
 
 
 def scored(record: RoundRecord, metric: str) -> RoundRecord:

@@ -177,7 +177,7 @@ class Folders:
                     oldest = min(checkpoints.rounds, default=0)
                     history.client_states = stored.digest
                     before += [stored.flush, functools.partial(stored.forget_before, oldest)]
-                checkpoints.save(done, state, history.written(), functools.partial(_call, before), must_wait)
+                checkpoints.save(done, state, history.written(), before, must_wait)
 
     def finish(self, i: int, variables: Variables) -> None:
         """Writes the results of a run that has ended, if it has a folder."""
@@ -218,8 +218,3 @@ def make_folder(folder: Path) -> None:
 
 def _common(kept):
     return set.intersection(*map(set, kept))
-
-
-def _call(functions):
-    for function in functions:
-        function()

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.records import Ownership, UserError, Variables
-from fedjax_collapse.engine import RoundRecord, RoundSpec, State
+from fedjax_collapse.core.records import UserError, Variables
+from fedjax_collapse.engine import RoundRecord, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run import divergence
 from fedjax_collapse.run.divergence import Divergence, Suspicion
@@ -25,7 +25,6 @@ from fedjax_collapse.run.runs import Hardware, Row, Run, Schedule, initialize, p
 from fedjax_collapse.run.stopwatch import Stopwatch
 from fedjax_collapse.schema.options import check_fields
 from fedjax_collapse.training import server
-from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local import NotFinite
 
 PATIENCE = 5.0  # seconds between two checks whether to stop
@@ -45,11 +44,7 @@ class Result(NamedTuple):
     headline: str  # which models ``accuracy`` is of
     state: State  # of the server, with its methods, and of all clients, on the host
     private: Mapping[str, np.ndarray]  # by path, [clients, ...]: the private parts with which clients are evaluated
-    make_personal: Callable[[int], Variables]
-
-    def personal(self, client: int) -> Variables:
-        """Returns the model that a client uses after the last round, the model of ``personal_accuracy``."""
-        return self.make_personal(client)
+    personal: Callable[[int], Variables]  # the model that a client uses after the last round; of ``personal_accuracy``
 
     def __repr__(self) -> str:
         last = {name: value for name, value in (self.metrics or [{}])[-1].items() if "/" not in name}
@@ -57,54 +52,37 @@ class Result(NamedTuple):
         return f"Result({self.rounds_done} rounds: {numbers})"
 
 
-@dataclasses.dataclass
 class Loop:
-    """Batched runs between two rounds."""
+    """Batched runs between two rounds: before their first round, or where their folders continue.
 
-    runs: Sequence[Run]
-    algorithms: Sequence[FedAvg]  # of the runs, their numbers as arrays
-    tests: Sequence[Ownership | None]  # of the runs, if clients are scored on tests of their own
-    schedule: Schedule
-    spec: RoundSpec
-    storage: str
-    program: engine.Program
-    folders: Folders
-    done: int  # rounds
-    rounds_at_once: int  # at most
-    diverged: dict[int, Divergence]  # by run
-    records: Sequence[RoundRecord] = ()  # of the runs, since the last but one evaluation
-    compiling: float = 0.0  # seconds before the first round
+    Raises:
+        UserError: a value is invalid, or a folder belongs to another run.
+    """
+
+    def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
+        self.runs = [_named(run, schedule) for run in runs]
+        self.spec = prepare(self.runs[0], model, schedule, hardware)
+        if hardware.run_map is not None:
+            engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
+        self.tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in self.runs]
+        initial = [initialize(run, model, schedule) for run in self.runs]
+        self.algorithms, states, assignments = zip(*initial, strict=True)  # their numbers as arrays
+        self.folders = Folders(self.runs, self.spec.model, schedule)
+        states = self.folders.open(states)
+        self.schedule, self.done = schedule.resolved(self.runs[0].algorithm), int(states[0].round)
+        is_checked = self.schedule.on_nan != "continue"
+        self.diverged: dict[int, Divergence] = self.folders.divergences(self.done) if is_checked else {}  # by run
+        parts, examples = list(zip(self.algorithms, states, assignments, strict=True)), self.runs[0].federation.train
+        self.program = engine.Program(self.spec, parts, examples, hardware.storage, self.folders.client_states)
+        self.storage, self.compiling = hardware.storage, 0.0  # seconds before the first round
+        self.rounds_at_once = 1 if _is_divisible(self.algorithms) else self.schedule.evaluate_every  # at most
+        self.records: Sequence[RoundRecord] = ()  # of the runs, since the last but one evaluation
 
     @property
     def is_over(self) -> bool:
         """Whether all runs have ended or diverged."""
         histories = enumerate(self.folders.histories)
         return all(i in self.diverged or self.schedule.is_over(history.rows) for i, history in histories)
-
-
-def start(runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware) -> Loop:
-    """Returns the runs before their first round, or where their folders continue.
-
-    Raises:
-        UserError: a value is invalid, or a folder belongs to another run.
-    """
-    runs = [_named(run, schedule) for run in runs]
-    spec = prepare(runs[0], model, schedule, hardware)
-    if hardware.run_map is not None:
-        engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
-    tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in runs]
-    initial = [initialize(run, model, schedule) for run in runs]
-    algorithms, states, assignments = zip(*initial, strict=True)
-    folders = Folders(runs, spec.model, schedule)
-    states = folders.open(states)
-    schedule, done = schedule.resolved(runs[0].algorithm), int(states[0].round)
-    diverged = {} if schedule.on_nan == "continue" else folders.divergences(done)
-    parts = list(zip(algorithms, states, assignments, strict=True))
-    program = engine.Program(spec, parts, runs[0].federation.train, hardware.storage, folders.client_states)
-    at_once = 1 if _is_divisible(algorithms) else schedule.evaluate_every
-    return Loop(
-        runs, algorithms, tests, schedule, spec, hardware.storage, program, folders, done, at_once, diverged
-    )  # fmt: skip
 
 
 def _named(run, schedule):
@@ -165,9 +143,9 @@ def advance(loop: Loop, should_stop: Callable[[], bool]) -> tuple[list[Row], lis
     loop.compiling = 0.0
     seconds = {name: value / len(loop.runs) for name, value in stopwatch.seconds.items()}
     timings = [_timing(loop, i, end - started, seconds) for i in range(len(loop.runs))]
-    for history, observation, timing in zip(loop.folders.histories, observed, timings, strict=True):
-        history.add(observation.row, timing, *observation[1:])
-    return [observation.row for observation in observed], timings
+    for history, (row, *arrays), timing in zip(loop.folders.histories, observed, timings, strict=True):
+        history.add(row, timing, *arrays)
+    return [row for row, *_ in observed], timings
 
 
 def _train(loop, num_rounds, stopwatch):
@@ -195,7 +173,7 @@ def _record_of(clients):
 
 
 def _observe(loop, i, advance):
-    """Returns the observation of a run after the rounds of its record."""
+    """Returns what ``observe`` returns of a run, after the rounds of its record."""
     run, algorithm, tests, record = loop.runs[i], loop.algorithms[i], loop.tests[i], loop.records[i]
     model, history, schedule = loop.spec.model, loop.folders.histories[i], loop.schedule
     view, *models = view_models(algorithm, model, advance, run.federation, loop.program.order)
@@ -205,13 +183,13 @@ def _observe(loop, i, advance):
         view = dataclasses.replace(view, own=by_stage(algorithm, model, *models, *data, key, view.round))
     measurements = schedule.measured_after(view.round, len(record.steps))
     headline = headline_of(run.algorithm, run.federation)
-    observation = observe(view, record, _trained_sizes(run), headline, measurements)
+    row, *arrays = observe(view, record, _trained_sizes(run), headline, measurements)
     done = history.rows[-1].get("virtual/seconds", 0.0) if history.rows else 0.0
-    observation.row.update(virtual_time(schedule.rule, key, record, done) | loop.folders.spent[i])
-    if history.folder is not None and schedule.keeps_local(observation.row):
+    row |= virtual_time(schedule.rule, key, record, done) | loop.folders.spent[i]
+    if history.folder is not None and schedule.keeps_local(row):
         local = {client: model.variables for client, model in view.local.items()}
         save_local_models(history.folder, view.round, local, schedule.save_local)
-    return observation
+    return row, *arrays
 
 
 def _trained_sizes(run):

@@ -214,11 +214,11 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     layout = engine.Layout(
         client_map, cohort_size, max_rounds=min(schedule.evaluate_every, schedule.rounds), batch_parts=parts
     )
-    diverging = engine.SkipDiverged() if schedule.on_nan == "skip_client" else engine.KEEP_ALL
-    if schedule.on_nan == "skip_client" and not client_map.is_compiled:
+    skips = schedule.on_nan == "skip_client"
+    if skips and not client_map.is_compiled:
         raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
     rule = type(schedule.rule), type(schedule.rule.sampler)
-    spec = engine.RoundSpec(model, layout, hardware.run_map, schedule.watch, diverging, rule)
+    spec = engine.RoundSpec(model, layout, hardware.run_map, schedule.watch, skips, rule)
     assignment = Assignment(federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(spec, model=outline_of(model)), algorithm.enabled(), assignment, federation.train)
     check_padding(model, federation.train)

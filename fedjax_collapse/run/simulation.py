@@ -172,35 +172,26 @@ def simulate_runs(
     """
     check_fields(callbacks, "simulate")
     with memory.explain_out_of_memory():
-        loop = running.start(runs, model, schedule, hardware)
+        loop = running.Loop(runs, model, schedule, hardware)
         with _stop_on_interrupt(callbacks.should_stop) as should_stop, loop.folders.written_at_last():
             stop = _Stop(should_stop)
             running.prepare_program(loop, callbacks.announce)
-            if not stop.if_due():
-                _advance(loop, callbacks, stop)
+            is_stopping = stop.if_due()
+            while not (is_stopping or loop.is_over):
+                try:
+                    rows = running.advance(loop, stop.if_due)
+                except NotFinite as failure:  # raised in the debug layout
+                    running.stop_at(loop, failure)
+                    break
+                if rows is not None:
+                    callbacks.listener(*rows)
+                    running.find_diverged(loop, callbacks.announce)
+                is_stopping = rows is None or stop.now()
+                running.save(loop, is_stopping)
         results = running.results(loop)
     if loop.diverged and loop.is_over:
         raise Diverged(loop.diverged, results)
     return results
-
-
-def _advance(loop, callbacks, stop):
-    """Advances to the end, or until it is stopped."""
-    while not loop.is_over:
-        try:
-            rows = running.advance(loop, stop.if_due)
-        except NotFinite as failure:  # raised in the debug layout
-            running.stop_at(loop, failure)
-            return
-        if rows is None:
-            running.save(loop, is_stopping=True)
-            return
-        callbacks.listener(*rows)
-        running.find_diverged(loop, callbacks.announce)
-        is_stopping = stop.now()
-        running.save(loop, is_stopping)
-        if is_stopping:
-            return
 
 
 class _Stop:

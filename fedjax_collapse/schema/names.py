@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.options import check_value
-from fedjax_collapse.schema.user_code import explain, is_interrupt
+from fedjax_collapse.schema.user_code import explain
 
 _USUAL = {  # names that options often have elsewhere, by ours, of which a message names the first that there is
     "learning_rate": ("lr", "local_lr", "local_learning_rate"),
@@ -116,9 +116,7 @@ def imported(what: str, name: str) -> Any:
         raise UserError(f"{what} {name!r}: expected module:name, as my_module:MyClass")
     try:
         content = vars(importlib.import_module(module))
-    except BaseException as error:  # from the user's code
-        if is_interrupt(error):
-            raise
+    except (Exception, SystemExit) as error:  # from the user's code
         raise UserError(f"{what} {name!r}: {module} cannot be imported ({explain(error)})") from error
     where = content.get("__file__") or "built into Python"  # a user's file may have the name of another module
     choices = (key for key in content if not key.startswith("_"))

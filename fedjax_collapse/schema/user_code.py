@@ -1,9 +1,9 @@
 """Checks and calls the user's functions, and turns errors into one-line messages."""
 
-import dis
+import contextlib
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,10 @@ _LONGEST_LINE = 400
 def explained(what: str, error: BaseException) -> UserError:
     """Returns a one-line error about an exception from the user's code, or from the library with the user's options.
 
-    The message names the exception and its place in the user's code. A UserError is returned unchanged. Code that exits
-    the process is an error, too; Ctrl-C is raised again.
+    The message names the exception and its place in the user's code. A UserError is returned unchanged.
     """
     if isinstance(error, UserError):
         return error
-    if is_interrupt(error):
-        raise error
     frames = traceback.walk_tb(error.__traceback__)
     named = [(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line) for frame, line in frames]
     places = [f", {file}:{line}" for name, file, line in named if file[:1] != "<" and is_users(name, Path(file))]
@@ -35,16 +32,32 @@ def explained(what: str, error: BaseException) -> UserError:
     return UserError(f"{what} ({kind})" + (f": {reason}" if reason else ""))
 
 
+@contextlib.contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Turns an error of its body into one of ``explained``, also code that exits the process."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise explained(what, error) from error
+
+
+@contextlib.contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Prefixes a UserError of its body with what it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from error
+
+
 def call(what: str, function: Callable, *arguments: Any) -> Any:
     """Calls the function and returns its result.
 
     Raises:
         UserError: made by ``explained`` from any other exception, which is its cause.
     """
-    try:
+    with explaining(what):
         return function(*arguments)
-    except Exception as error:
-        raise explained(what, error) from error
 
 
 def check_signature(
@@ -96,13 +109,3 @@ def explain(error: BaseException) -> str:
     if isinstance(error, UserError) or text == kind:
         return text
     return f"{kind}: {text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + ' ...'}"
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Returns whether the error is Ctrl-C, which can occur between any two operations."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is None or dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] != "RAISE_VARARGS"

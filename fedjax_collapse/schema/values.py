@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -14,7 +13,7 @@ from docstring_parser.google import parse
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key
 from fedjax_collapse.schema.options import check_value, hints, in_words
-from fedjax_collapse.schema.user_code import explained
+from fedjax_collapse.schema.user_code import explaining
 
 _OF_LINEN = ("parent", "name")
 
@@ -38,10 +37,8 @@ def from_values(what: str, made: Callable, values: Mapping[str, Any], **given: A
     annotations = hints(made) if inspect.isclass(made) or inspect.isfunction(made) else {}
     values = {name: _converted(f"{what}.{name}", value, annotations.get(name)) for name, value in values.items()}
     check_arguments(what, made, values, given)
-    try:
+    with explaining(what):
         return made(**values, **given)
-    except BaseException as error:
-        raise explained(what, error) from error
 
 
 def _converted(what, value, hint):
@@ -65,9 +62,7 @@ def as_tuple(value: Any) -> Any:
     return tuple(map(as_tuple, value)) if isinstance(value, (list, tuple)) else value
 
 
-def check_arguments(
-    what: str, made: Callable, values: Mapping[str, Any], given: Mapping[str, Any] = MappingProxyType({})
-) -> None:
+def check_arguments(what: str, made: Callable, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raises UserError for an argument that is unknown, missing, or violates its annotation; see ``from_values``."""
     try:
         accepted = {name: p for name, p in inspect.signature(made).parameters.items() if name not in given}

@@ -24,6 +24,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.optim.local_training import LocalTraining
 from fedjax_collapse.optim.optimizers import check_matrices, check_optimizer
 from fedjax_collapse.schema.options import Part, check_fields, option
+from fedjax_collapse.schema.user_code import naming
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -146,10 +147,8 @@ class FedAvg:
             declared = method.private, method.freeze, method.moved, method.received, method.remembered
             parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
-            try:
+            with naming(setting):
                 model.mask(part)
-            except UserError as error:
-                raise UserError(f"{setting}: {error}") from error
         for what, made_by, untrained in (
             ("LocalTraining: optimizer", training.optimizer, model.mask(training.frozen_part())),
             ("FedAvg: server_optimizer", self.server_optimizer, self.unchanged_by_server(model)),

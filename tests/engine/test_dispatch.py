@@ -59,7 +59,7 @@ def float64_everywhere():
     jax.config.update("jax_enable_x64", False)
 
 
-def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_size=3, diverging=None, module=rounds):
+def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_size=3, skips=False, module=rounds):
     """State and records after calls of so many rounds each, each from nothing but the state before it."""
     client_map = client_map or engine.Chunked(1)
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
@@ -67,7 +67,7 @@ def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_
     algorithm.check(model)
     algorithm, rule = client_map.replicate(jax.tree.map(jnp.asarray, (algorithm, rule or Participation())))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(KEY))
-    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size, 3), diverging=diverging or engine.KEEP_ALL)
+    static = engine.RoundSpec(model, engine.Layout(client_map, cohort_size, 3), skips=skips)
     data, examples, records = engine.Assignment(federation.ownership, rule), federation.train, []
     for count in calls:
         if module is rounds:
@@ -122,7 +122,7 @@ def test_a_client_that_is_skipped_has_not_arrived(federation):
     inputs = np.array(federation.train.inputs, np.float32)
     inputs[np.asarray(federation.ownership.rows)[1, :7]] = np.nan
     broken = federation._replace(train=federation.train._replace(inputs=jnp.asarray(inputs)))
-    options = dict(cohort_size=5, diverging=engine.SkipDiverged())
+    options = dict(cohort_size=5, skips=True)
     found, (record,), _ = run(broken, **options)
     assert (record.metrics["skipped_clients"][:, 1] == 1).all()
     seen = found.clients.memory["exchange"]["seen"]

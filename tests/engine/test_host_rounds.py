@@ -112,12 +112,12 @@ def test_states_are_changed_in_place_unless_read_only(federation):
 
 def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
     """One program for ten clients and for 200, and as many bytes on the device, but for the clients' sizes."""
-    train, take, held = cohort.train_and_aggregate, host_rounds.Feeder.take, []
+    train, take, held = cohort.train_and_aggregate, host_rounds.OnHost.take, []
     run_round = host_rounds._COMPILED[train]
 
-    def take_once_all_are_sent(feeder, round):
-        taken = take(feeder, round)
-        futures.wait(feeder._sent.values())
+    def take_once_all_are_sent(store, round):
+        taken = take(store, round)
+        futures.wait(store._sent.values())
         return taken
 
     def measure(*arguments, **options):
@@ -125,7 +125,7 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
         return run_round(*arguments, **options)
 
     monkeypatch.setitem(host_rounds._COMPILED, train, measure)
-    monkeypatch.setattr(host_rounds.Feeder, "take", take_once_all_are_sent)
+    monkeypatch.setattr(host_rounds.OnHost, "take", take_once_all_are_sent)
     for federation in (many(10), many(200)):
         gc.collect()
         held.append([-sum(array.nbytes for array in jax.live_arrays())])
@@ -140,10 +140,10 @@ def test_each_device_receives_the_examples_of_its_clients(monkeypatch):
     """A quarter of the cohort's on each of four devices; nothing is read for devices of another process."""
     hosted, client_map = many(40), engine.Sharded(4, engine.Chunked(2))
     static = engine.RoundSpec(Model(MLP, (8, 8, 2)), engine.Layout(client_map, cohort_size=16))
-    feeder = host_rounds.Feeder(static, ARMS["fedavg"], engine.Assignment(hosted.ownership), hosted.train)
-    feeder.draw(jax.random.key(0), 0, 2)
+    store = host_rounds.OnHost(static, ARMS["fedavg"], engine.Assignment(hosted.ownership), hosted.train)
+    store.draw(jax.random.key(0), 2)
     monkeypatch.setattr(host_rounds, "_AHEAD", 0)
-    drawn, rows, examples = feeder.take(0)
+    drawn, rows, examples = store.take(0)
     for device, of_device in enumerate(np.split(np.asarray(drawn.id), 4)):
         own = hosted.ownership.rows[of_device].reshape(-1)
         shares = [array.addressable_shards[device].data for array in (*examples[:2], examples.identities, rows)]
@@ -151,7 +151,7 @@ def test_each_device_receives_the_examples_of_its_clients(monkeypatch):
         assert_same_bits([np.asarray(share) for share in shares], list(expected))
         assert len(shares[0]) == len(examples.inputs) / 4
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    assert not np.any(feeder.take(1).examples.inputs)
+    assert not np.any(store.take(1).examples.inputs)
 
 
 def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, monkeypatch):
@@ -176,7 +176,7 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
 
     compiled, train = host_rounds._COMPILED, cohort.train_and_aggregate
     monkeypatch.setattr(host_rounds, "_draw", noted("draw", host_rounds._draw))
-    monkeypatch.setattr(host_rounds._Host, "send", noted("send", host_rounds._Host.send))
+    monkeypatch.setattr(host_rounds.OnHost, "send", noted("send", host_rounds.OnHost.send))
     monkeypatch.setitem(compiled, train, noted("train", compiled[train]))
     monkeypatch.setattr(host_rounds, "to_host", wait)
     run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (3,))
@@ -189,12 +189,12 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
 def test_cohorts_of_the_next_call_are_sent_ahead(federation):
     given = on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"]
     static, algorithm, state, *data = start_rounds(*given, 3, 3, module=host_rounds)
-    feeder = host_rounds.Feeder(static, algorithm, *data)
+    store = host_rounds.OnHost(static, algorithm, *data)
     copied = state._replace(server=jax.tree.map(jnp.copy, state.server))
     whole = host_rounds.run_rounds(static, algorithm, copied, *data, 3)
     for _ in range(3):
-        state, _, _ = host_rounds.run_rounds(static, algorithm, state, *data, 1, feeder)
-        assert sorted(feeder._sent) == [int(state.round), int(state.round) + 1]
+        state, _, _ = host_rounds.run_rounds(static, algorithm, state, *data, 1, store)
+        assert sorted(store._sent) == [int(state.round), int(state.round) + 1]
     assert_same_bits(jax.device_get(state.server), jax.device_get(whole.state.server))
 
 
@@ -202,14 +202,14 @@ def test_an_error_of_the_thread_is_one_line(federation, monkeypatch):
     def fail(self, drawn):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(host_rounds._Host, "send", fail)
+    monkeypatch.setattr(host_rounds.OnHost, "send", fail)
     with one_line(r"a cohort cannot be read \(Input/output error\)"):
         run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (1,))
 
 
 def test_ctrl_c_ends_the_wait_for_a_cohort(federation, monkeypatch, interruptible):
     hangs, main = threading.Event(), threading.main_thread().ident
-    monkeypatch.setattr(host_rounds._Host, "send", lambda self, drawn: hangs.wait(60))
+    monkeypatch.setattr(host_rounds.OnHost, "send", lambda self, drawn: hangs.wait(60))
     timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):

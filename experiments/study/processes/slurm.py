@@ -11,7 +11,7 @@ from typing import Any
 from experiments.startup import configure_devices
 from experiments.study.failures import expect_no_kill
 from fedjax_collapse.command import import_program
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import UserError, installed
 from fedjax_collapse.schema.user_code import one_line
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -103,8 +103,4 @@ def _parameters(options):
 
 
 def _submitit():
-    try:
-        import submitit
-    except ImportError:
-        raise UserError('--slurm needs submitit: pip install "fedjax_collapse[slurm]"') from None
-    return submitit
+    return installed("submitit", "slurm", "--slurm needs submitit")

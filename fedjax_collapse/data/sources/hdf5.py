@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import UserError, installed
 from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
@@ -80,10 +80,7 @@ def count_clients(path: str | Path, part: str) -> int:
 @contextlib.contextmanager
 def opened(path: str | Path):
     """Opens a file for reading; for errors, see ``stream``."""
-    try:
-        import h5py
-    except ImportError:
-        raise UserError(f'{path}: HDF5 is read with the package h5py: pip install "fedjax_collapse[hdf5]"') from None
+    h5py = installed("h5py", "hdf5", f"{path}: HDF5 is read with the package h5py")
     with reading(path, "cannot be read as HDF5", _HINT, (OSError, RuntimeError)), h5py.File(path, "r") as file:
         if file.id.get_create_plist().get_sizes() == (8, 8):
             _check_heaps(path, os.path.getsize(path), os.path.getmtime(path))

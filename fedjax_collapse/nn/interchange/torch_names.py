@@ -1,9 +1,8 @@
 """How PyTorch names the arrays of our networks: ``to_torch``, and torchvision for its ResNets."""
 
-import importlib
 from types import ModuleType
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import installed
 from fedjax_collapse.nn.interchange.vit_names import Naming
 from fedjax_collapse.nn.model import Model
 
@@ -14,10 +13,7 @@ def with_torch(module: str) -> ModuleType:
     Raises:
         UserError: PyTorch is not installed.
     """
-    try:
-        return importlib.import_module(f"{__package__}.{module}")
-    except ImportError:
-        raise UserError('PyTorch is not installed: pip install "fedjax_collapse[export]"') from None
+    return installed(f"{__package__}.{module}", "export", "PyTorch is not installed")
 
 
 def of_twin(model: Model) -> Naming:

@@ -10,14 +10,12 @@ Three traps of the accounting are handled here, each with a test:
   from its group, with ``bands`` times the probability, in every ``bands``-th round.
 """
 
-import contextlib
 import dataclasses
 import functools
-import logging
 import math
 from typing import Annotated
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import UserError, installed
 from fedjax_collapse.schema.options import Count, Fraction, NonNegative, Positive, check_fields, check_value, option
 
 ACCOUNTANTS = ("pld", "rdp")
@@ -190,22 +188,6 @@ def _event(mechanism, accountant, noise_multiplier):
     return dp.SelfComposedDpEvent(noise, mechanism.releases)
 
 
-@contextlib.contextmanager
-def _quiet():
-    """Silences warnings of orders of Renyi divergences that are left out, which leaves epsilon an upper bound."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _library():
     """Returns ``dp_accounting``, which is imported only here, as it takes a second."""
-    try:
-        import dp_accounting
-    except ImportError:
-        raise UserError('privacy needs dp-accounting: pip install "fedjax_collapse[privacy]"') from None
-    return dp_accounting
+    return installed("dp_accounting", "privacy", "privacy needs dp-accounting")

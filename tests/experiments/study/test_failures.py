@@ -2,9 +2,7 @@
 
 import errno
 import json
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from small_studies import error_of, write_config
 from experiments import launch
 from experiments.commands import report
 from experiments.study import study
-from fedjax_collapse.schema.user_code import is_interrupt
 
 pytestmark = pytest.mark.slow
 
@@ -42,23 +39,6 @@ def start(tmp_path, monkeypatch):
         return small_studies.start(write_config(Path(), *changes), "--workdir=study", *arguments)
 
     return start_study
-
-
-def test_what_is_an_interrupt(interruptible):
-    """Ctrl-C, wherever it comes, and nothing that code raises by itself."""
-
-    def raises():
-        raise KeyboardInterrupt
-
-    def interrupted():
-        signal.raise_signal(signal.SIGINT)
-        time.sleep(9)
-
-    for function, expected in ((raises, False), (interrupted, True), (sys.exit, False)):
-        try:
-            function()
-        except BaseException as error:
-            assert is_interrupt(error) == expected
 
 
 def test_the_others_go_on_and_a_restart_tries_again(start, tmp_path, capsys):
