@@ -31,6 +31,7 @@ from fedjax_collapse.engine import timing
 from fedjax_collapse.run import simulation
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)  # of most tests, which so share programs
+TWO_EPOCHS = TRAINING.replace(epochs=2)
 
 sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old one
 jax.config.update("jax_num_cpu_devices", 8)
@@ -92,6 +93,14 @@ def float64():
         yield
 
 
+@pytest.fixture(scope="module")
+def float64_everywhere():
+    """64-bit floats in all threads, also in those that read checkpoints."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
 @pytest.fixture
 def in_order(monkeypatch, float64):
     """Rows are not shuffled, and floats have 64 bits."""
@@ -112,6 +121,17 @@ def compiled():
     jax.monitoring.register_event_duration_secs_listener(note)
     yield names
     jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture
+def said(capsys):
+    """What a program prints with these arguments, if it ends well."""
+
+    def said(program, *arguments):
+        assert program.main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    return said
 
 
 @pytest.fixture

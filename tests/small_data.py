@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 
 import numpy as np
 import pyarrow
@@ -43,7 +44,7 @@ def assert_fields(source, **expected):
         np.testing.assert_array_equal(getattr(source, name), value, name)
 
 
-def assert_same_examples(images, labels, expected_images, expected_labels):
+def assert_same(images, labels, expected_images, expected_labels):
     """The same pairs in any order."""
     pairs, expected = (
         sorted((image.tobytes(), int(label)) for image, label in zip(*both, strict=True))
@@ -54,14 +55,31 @@ def assert_same_examples(images, labels, expected_images, expected_labels):
 
 def assert_parts(source, train, test):
     """The source has these training and test examples in any order."""
-    assert_same_examples(source.images, source.labels, *train)
-    assert_same_examples(source.test_images, source.test_labels, *test)
+    assert_same(source.images, source.labels, *train)
+    assert_same(source.test_images, source.test_labels, *test)
 
 
 def encode(image):
     """A PNG file's bytes."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def save_npz(file, **members):
+    """Arrays, or the bytes of what is stored as one."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in members.items():
+            if not isinstance(value, bytes):
+                np.save(buffer := io.BytesIO(), value)
+                value = buffer.getvalue()
+            archive.writestr(f"{name}.npy", value)
+
+
+def header(shape, kind):
+    """That of an array in such a file."""
+    facts = dict(shape=shape, fortran_order=False, descr=kind)
+    np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), facts)
     return buffer.getvalue()
 
 

@@ -7,7 +7,7 @@ from conftest import assert_close, one_line, run_at_once
 from sklearn.linear_model import Ridge
 from sklearn.metrics import average_precision_score
 
-from fedjax_collapse import MULTI_LABEL, FedAvg, FedDecorr, Federation, LocalTraining, Model, measurements, methods, nn
+from fedjax_collapse import MULTI_LABEL, FedAvg, FedDecorr, Federation, LocalTraining, Model, measurements, nn
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.ranking import average_precisions
 from fedjax_collapse.losses import summed_binary_cross_entropy
@@ -168,12 +168,8 @@ def test_a_run_of_several_labels(tags):
     model = Model(nn.MLP(7, hidden=(8,)), (12,), task=MULTI_LABEL)
     training = LocalTraining(batch_size=10, learning_rate=0.1, task_loss=summed_binary_cross_entropy)
     found = {}
-
-    def keep(view):
-        found.update(logits=np.asarray(view.server.logits), labels=view.labels)
-        return 0.0
-
-    measured = {"ap": measurements.average_precision, "keep": keep}
+    keep = {"keep": lambda view: found.update(logits=np.asarray(view.server.logits), labels=view.labels) or 0.0}
+    measured = {"ap": measurements.average_precision} | keep
     algorithm = FedAvg(training, {"feddecorr": FedDecorr(0.01)})
     result = run_at_once(tags, model, algorithm, rounds=10, evaluate_every=5, measurements=measured)
     first, last = result.metrics
@@ -184,12 +180,7 @@ def test_a_run_of_several_labels(tags):
     assert tags.class_counts().sum(0).tolist() == np.asarray(tags.train.labels).sum(0).tolist()
 
 
-def test_what_needs_classes_is_rejected(tags, federation):
-    model = Model(nn.MLP(7, hidden=(8,)), (12,), task=MULTI_LABEL)
-    with one_line("method fedlc: the model's task has no classes"):
-        run_at_once(tags, model, FedAvg(methods={"fedlc": methods.FedLC()}))
-    with one_line("measurement neural_collapse: it compares classes, and this task has none"):
-        run_at_once(tags, model, FedAvg(), measurements={"nc": measurements.neural_collapse})
+def test_what_needs_several_labels_is_rejected(federation):
     of_images = Model(nn.MLP(4, hidden=(8,)), federation.input_shape)
     with one_line("average_precision: the examples have no labels of 0 and 1; leave it out"):
         run_at_once(federation, of_images, FedAvg(), measurements={"ap": measurements.average_precision})

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pytest
-from conftest import check, one_line
+from conftest import check
 from PIL import Image
 
 from experiments.configs import base
 from experiments.configs import pfllib as pfllib_config
-from fedjax_collapse import Model, engine, multi_label, next_word, nn, save_weights
+from fedjax_collapse import Model, engine, multi_label, next_word, nn
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys, resolve_arm
@@ -72,26 +71,9 @@ def test_the_protocol_of_pfllib(own_cache):
     for data in pfllib_config.DATA_SETS:
         config = pfllib_config.get_config(data)
         assert (config.data.source, config.rounds) == (data, 2000)
-        check_keys(plain(config))
         for arm in config.arms:
             training = build.algorithm(resolve_arm(plain(config), arm)).training
             assert (training.batch_size, training.drop_last, training.momentum) == (10, True, 0)
-    with pytest.raises(ValueError, match="expected digits, mnist, "):
-        pfllib_config.get_config("minst")
-
-
-def test_weights_of_a_file(tmp_path):
-    """They are what a run starts from; a file that is not there is named."""
-    config = base.get_config()
-    config.partition.alpha, config.network = 1.0, dict(name="mlp", hidden=(3,))
-    federation = build.federations(plain(config), [0])[0]
-    shapes = build.model(plain(config), federation).variable_shapes()
-    save_weights(tmp_path / "weights", jax.tree.map(lambda leaf: np.full(leaf.shape, 2, leaf.dtype), shapes))
-    config.network.weights = str(tmp_path / "weights")
-    model = build.model(plain(config), federation)
-    assert all((leaf == 2).all() for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
-    config.network.weights = str(tmp_path / "none")
-    check("none: not a readable safetensors, npz or PyTorch file", build.model, plain(config), federation)
 
 
 def test_numbers_of_server_optimizers_are_traced():
@@ -129,54 +111,6 @@ def test_clients_at_once():
         for platform in ("cpu", "gpu", "tpu")
     }
     assert found == {"cpu": [1, 1, 1, 1], "gpu": [100, 10, 10, 10], "tpu": [10, 10, 1, 1]}
-
-
-WRONG = {  # lines of a config
-    "data = dict(source='folder')": "'folder' lacks its path: expected folder:<path>",
-    "data = dict(source='digits:8')": "'digits:8': expected digits alone",
-    "data = dict(source='flder:/x')": "unknown data source 'flder': did you mean 'folder'",
-    "data = dict(source='isic2019:x')": "data.split_file is missing: isic2019 needs it",
-    "data = dict(source='digits', sed=1)": "unknown option of data 'sed': did you mean 'seed'",
-    "data = dict(source='glyphs', domains=('clean', 'clean'))": "each only once",
-    "data = dict(source='digits', folder='x')": "'x': data source digits reads no files",
-    "partition = dict(alpha=1.0)": "config.partition has no name",
-    "partition = dict(name='domain')": "data source digits has no domains",
-    "methods = dict(fedavg={})": "methods=dict(), without any",
-    "methods = dict(fedbn={})": 'server=dict(batch_norm="local")',
-    "methods = dict(freeze={})": 'freeze="head"',
-    "methods = dict(scafold={})": "unknown method 'scafold': did you mean 'scaffold'",
-}
-USUAL = {  # of other codes, at the top, in a section, in an arm and in a method of an arm; and ours
-    "num_clients = 10": "clients",
-    "comm_round = 10": "rounds",
-    "join_ratio = 0.1": "participation",
-    "seed = 1": "seeds",
-    "dataset = 'cifar10'": "data.source",
-    "model = 'mlp'": "network.name",
-    "momentum = 0.5": "training.momentum",
-    "beta = 0.5": "partition.alpha",
-    "arms = dict(a=dict(lr=0.1))": "training.learning_rate",
-    "training.local_epochs = 5": "epochs",
-    "training.batchsize = 8": "batch_size",
-    "partition.beta = 0.5": "alpha",
-    "methods = dict(fedprox=dict(mu=0.01))": "strength",
-    "methods = {'ditto': {'lambda': 1}}": "strength",
-    "arms = dict(a=dict(methods=dict(moon=dict(tau=0.5))))": "temperature",
-}
-MESSAGES = {line: re.escape(message) for line, message in WRONG.items()}
-MESSAGES |= {line: f"^unknown .*: did you mean '{name}'" for line, name in USUAL.items()}
-
-
-@pytest.mark.parametrize("line", MESSAGES)
-def test_a_wrong_line_of_a_config_is_answered_in_one_line_and_usual_names_with_ours(line, own_cache):
-    config = base.get_config()
-    config.arms = dict(a=dict())
-    exec(f"config.{line}", {"config": config})
-    with one_line(MESSAGES[line]):
-        check_keys(plain(config))
-        resolved = resolve_arm(plain(config), "a")
-        build.federations(resolved, [0])
-        build.algorithm(resolved)
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()

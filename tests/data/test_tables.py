@@ -7,7 +7,7 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 from conftest import check
-from small_data import NAMES, assert_fields, assert_parts, assert_same_examples, draw, save_arrow, save_parquet
+from small_data import NAMES, assert_fields, assert_parts, assert_same, draw, save_arrow, save_parquet
 
 from experiments.commands.convert import open_stream
 from fedjax_collapse import Federation, sources
@@ -61,7 +61,7 @@ def test_a_validation_part_is_a_test_part_only_if_there_is_no_other(tmp_path):
     assert_parts(sources.parquet(root, validation="test"), EXAMPLES["train"], EXAMPLES["validation"])
     trained = sources.parquet(root, validation="train")
     both = [np.concatenate(pair) for pair in zip(EXAMPLES["train"], EXAMPLES["validation"], strict=True)]
-    assert_same_examples(trained.images, trained.labels, *both)
+    assert_same(trained.images, trained.labels, *both)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_without_a_test_part_some_of_each_class_are_held_out(tmp_path, path):
     with pytest.warns(UserWarning, match="there is no test part; 0.5 of each class are held out"):
         source = sources.parquet(tmp_path / path, test_fraction=0.5)
     pool = source.pooled()
-    assert_same_examples(pool.images, pool.labels, *EXAMPLES["train"])
+    assert_same(pool.images, pool.labels, *EXAMPLES["train"])
     assert np.bincount(source.test_labels).tolist() == [1] * 4
     with pytest.warns(UserWarning, match="there is no test part"):
         other = sources.parquet(tmp_path / path, test_fraction=0.5, seed=3)
@@ -135,7 +135,7 @@ def test_names_are_read_client_by_client(tmp_path):
     assert tuple(gathered["class_names"]) == source.class_names == NAMES
     for part in ("", "test_"):
         images, labels = (getattr(source, f"{part}{name}") for name in ("images", "labels"))
-        assert_same_examples(gathered[f"{part}images"], gathered[f"{part}labels"], images, labels)
+        assert_same(gathered[f"{part}images"], gathered[f"{part}labels"], images, labels)
     replace_labels(tmp_path / "data" / "test.parquet", ["ant"] * 7 + ["zebra"])
     check(r"test.parquet, row 7: label 'zebra', expected one of the 4 classes", collect, stream)
     message = "scale=max needs all images, but clients are read one by one; give the number"

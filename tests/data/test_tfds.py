@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from conftest import check
 from PIL import Image
-from small_data import assert_fields, assert_parts, assert_same_examples, catalogue_builder, draw, encode
+from small_data import assert_fields, assert_parts, assert_same, catalogue_builder, draw, encode
 from tensorflow_datasets.core.download import downloader
 
 from fedjax_collapse import UserError, sources
@@ -30,7 +30,7 @@ def test_tfds_gives_back_what_was_stored(tmp_path, file_format):
     mean, std = normalisations.NORMALISATIONS["cifar100"]
     assert_fields(both, class_names=class_names, domains=None, mean=mean, std=std)
     for labels in (both.coarse_labels, source.labels):
-        assert_same_examples(source.images, labels, train[0], np.arange(20) % 2)
+        assert_same(source.images, labels, train[0], np.arange(20) % 2)
     assert len(source.class_names) == 20
     if file_format == "array_record":
         assert len(read(train_split="train[:50%]").images) == 10

@@ -17,7 +17,7 @@ from fedjax_collapse.engine import memory
 from fedjax_collapse.methods import TopK
 from fedjax_collapse.optim.aggregation import damped_momentum
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("float64_everywhere")]
 
 CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
 TOLERANCE = 1e-9  # in float64: the order of summation is all that differs
@@ -26,14 +26,6 @@ METHODS = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1), "fedmr": FedMR()
 DAMPED = jax.tree_util.Partial(damped_momentum, 0.5)
 COMPOSED = FedAvg(TRAINING.replace(drop_last=True), METHODS, server_optimizer=DAMPED)
 PERSONAL = FedAvg(TRAINING, {"scaffold": Scaffold(), "moon": MOON()}, private="batch_norm")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def float64():
-    """64-bit floats in all threads, also in those that read checkpoints."""
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
 
 
 prepare, run = (functools.partial(function, cohort_size=3) for function in (start_rounds, run_rounds))

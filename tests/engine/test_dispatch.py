@@ -11,6 +11,8 @@ from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.engine import host_rounds, rounds
 from fedjax_collapse.methods import Method
 
+pytestmark = pytest.mark.usefixtures("float64_everywhere")
+
 SHARDED = engine.Sharded(2, engine.Chunked(2))
 UNRELIABLE = Participation(0.6, dropout=0.2, upload_loss=0.5)
 TOLERANCE = 1e-9
@@ -50,13 +52,6 @@ class Silent(Exchange):
     """Exchanges nothing."""
 
     unused = ("dispatch",)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64_everywhere():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
 
 
 def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_size=3, skips=False, module=rounds):

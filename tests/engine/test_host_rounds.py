@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import TWO_EPOCHS as TRAINING
 from conftest import assert_close, assert_same_bits, one_line
 from engine_rounds import start_rounds
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn
+from fedjax_collapse import FedAvg, Federation, Model, engine, methods, nn
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import cohort, host_rounds, rounds
 from fedjax_collapse.run import evaluation as evaluations
 
 pytestmark = pytest.mark.slow
 
-TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 AUGMENTED = TRAINING.replace(augmentation=augment.preset("feddecorr_cifar10"))
 ARMS = {
     "fedavg": FedAvg(TRAINING),
@@ -86,11 +86,6 @@ def test_the_same_bits_as_on_the_device(federation, arm, client_map, is_double):
         assert_close(hosted, resident, 1e-6)
     else:
         assert_same_bits(hosted, resident)
-
-
-def test_examples_may_lie_on_the_device(federation):
-    context = (Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["sharded"])
-    assert_same_bits(run(host_rounds, federation, *context), run(rounds, federation, *context))
 
 
 def test_the_debug_loop(federation):

@@ -29,9 +29,11 @@ ROWS, LABELS_OF_SIX = degenerate_rows(5), np.array([1, 1, 0, 1, 0, 0])  # not gr
 class Loss(NamedTuple):
     """``function`` of features, labels, mask and ``extras``, the first ``constants`` of which get no gradient.
 
-    ``degenerate``: the extras for batches of six rows, of as many features as each of ``dims`` says.
+    ``values``: on each of the ``features``. ``degenerate``: the extras for batches of six rows, of as many features as
+    each of ``dims`` says.
     """
 
+    values: tuple[float, ...]
     function: Any
     features: tuple[np.ndarray, ...] = (Z6,)
     labels: np.ndarray | None = None
@@ -41,12 +43,12 @@ class Loss(NamedTuple):
     dims: tuple = (5,)
 
 
-def of_features(function, *arguments):
+def of_features(values, function, *arguments):
     """A loss that does not look at labels; both sides of the smaller Gram matrix."""
-    return Loss(bound(function, *arguments), (NARROW, WIDE), dims=(5, 8))
+    return Loss(values, bound(function, *arguments), (NARROW, WIDE), dims=(5, 8))
 
 
-def of_directions(function, *arguments):
+def of_directions(values, function, *arguments):
     """A loss of features on fixed directions."""
 
     def loss(features, labels, mask):
@@ -54,24 +56,25 @@ def of_directions(function, *arguments):
         directions = jnp.cos(jnp.arange(1, 3 * d + 1, dtype=features.dtype) ** 2).reshape(d, 3)
         return function(features, mask, directions, *arguments)
 
-    return Loss(loss, (NARROW, WIDE), dims=(5,))
+    return Loss(values, loss, (NARROW, WIDE), dims=(5,))
 
 
 def of_visreg(term, *arguments):
     return losses.sliced_normality(*arguments)[term]
 
 
-def on_labels(function, *arguments):
-    return Loss(bound(function, *arguments), (Z6,), LABELS_OF_SIX)
+def on_labels(value, function, *arguments):
+    return Loss((value,), bound(function, *arguments), (Z6,), LABELS_OF_SIX)
 
 
-def on_counts(function, *arguments):
+def on_counts(value, function, *arguments):
     """A loss on logits that knows the client's counts."""
     counts = [6, 0, 3, 0, 1], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]
-    return Loss(bound(function, *arguments), (LOGITS,), LABELS, (COUNTS,), tuple((np.array(each),) for each in counts))
+    degenerate = tuple((np.array(each),) for each in counts)
+    return Loss((value,), bound(function, *arguments), (LOGITS,), LABELS, (COUNTS,), degenerate)
 
 
-def beside(function, features, labels, others, *extras, degenerate):
+def beside(value, function, features, labels, others, *extras, degenerate):
     """A loss that compares the rows with those that other models give them, which are padded alike."""
 
     def loss(features, labels, mask, *arguments):
@@ -80,12 +83,12 @@ def beside(function, features, labels, others, *extras, degenerate):
             known = [jnp.pad(rows, ((1, 2), (0, 0)), constant_values=jnp.nan) for rows in known]
         return function(features, labels, mask, *known, *arguments[len(others) :])
 
-    return Loss(loss, (features,), labels, (*others, *extras), degenerate, len(others))
+    return Loss((value,), loss, (features,), labels, (*others, *extras), degenerate, len(others))
 
 
-def correlation(features, mask, variant):
+def correlation(features, mask, *arguments):
     with jax.numpy_rank_promotion("allow"):
-        return losses.correlation_frobenius(features, mask, variant)
+        return losses.correlation_frobenius(features, mask, *arguments)
 
 
 def suppression(logits, labels, mask, counts):
@@ -104,108 +107,65 @@ def vacant(logits, labels, mask, teacher, counts):
     return losses.vacant_distillation(logits, teacher, mask, counts)
 
 
-def on_prototypes(function, *flags):
+def on_prototypes(value, function, *flags):
     """With prototypes on the rows, all equal, and where there are flags some missing."""
     missing = [(np.where(valid[:, None], ROWS[:3], np.nan), valid, *flags[1:]) for valid in (~ALL, LOCAL)]
     degenerate = [(prototypes, *flags) for prototypes in (ROWS[:3], np.ones((3, 5)))] + missing * bool(flags)
-    return Loss(function, (Z6 + 0.1,), Y6, (G, *flags), tuple(degenerate), constants=1)
+    return Loss((value,), function, (Z6 + 0.1,), Y6, (G, *flags), tuple(degenerate), constants=1)
 
 
 LOSSES = {
-    "task": Loss(losses.cross_entropy, (LOGITS,), LABELS, dims=(5, 19)),
-    "task, many": Loss(losses.cross_entropy_of_many, (LOGITS,), LABELS, dims=(5, 19)),
-    "balanced": on_counts(losses.balanced_cross_entropy),
-    "balanced, floor_one": on_counts(losses.balanced_cross_entropy, 0.7, "floor_one"),
-    "balanced, eps": on_counts(losses.balanced_cross_entropy, 1.0, "eps"),
-    "fedlc, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "all", "floor"),
-    "fedlc": on_counts(losses.calibrated_cross_entropy),
-    "fedlc, others": on_counts(losses.calibrated_cross_entropy, 0.5, "others"),
-    "fedlc, others, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "others", "floor"),
-    "fedrs": on_counts(losses.restricted_cross_entropy),
-    "fedrs, continuous": on_counts(losses.restricted_cross_entropy, 0.3, "continuous"),
-    "suppression": on_counts(suppression),
-    "suppression, paper": on_counts(losses.logit_suppression, "paper"),
-    "not true": beside(not_true, LOGITS, LABELS, (TEACHER,), degenerate=((ROWS[::-1],),)),
+    "task": Loss((1.33401834739,), losses.cross_entropy, (LOGITS,), LABELS, dims=(5, 19)),
+    "task, many": Loss((1.33401834739,), losses.cross_entropy_of_many, (LOGITS,), LABELS, dims=(5, 19)),
+    "balanced": on_counts(0.623192513601, losses.balanced_cross_entropy),
+    "balanced, floor_one": on_counts(0.907549655369, losses.balanced_cross_entropy, 0.7, "floor_one"),
+    "balanced, eps": on_counts(0.623192516112, losses.balanced_cross_entropy, 1.0, "eps"),
+    "fedlc, floor": on_counts(0.922979891811, losses.calibrated_cross_entropy, 0.05, "all", "floor"),
+    "fedlc": on_counts(0.876090802144, losses.calibrated_cross_entropy),
+    "fedlc, others": on_counts(0.025025116449, losses.calibrated_cross_entropy, 0.5, "others"),
+    "fedlc, others, floor": on_counts(0.124509873059, losses.calibrated_cross_entropy, 0.05, "others", "floor"),
+    "fedrs": on_counts(1.2037995456, losses.restricted_cross_entropy),
+    "fedrs, continuous": on_counts(1.06157854925, losses.restricted_cross_entropy, 0.3, "continuous"),
+    "suppression": on_counts(0.00126992998351, suppression),
+    "suppression, paper": on_counts(-1.05227138198, losses.logit_suppression, "paper"),
+    "not true": beside(0.769640976432, not_true, LOGITS, LABELS, (TEACHER,), degenerate=((ROWS[::-1],),)),
     "vacant": beside(
-        vacant, LOGITS, LABELS, (TEACHER,), np.array([6, 0, 0, 2]),
+        0.681249692757, vacant, LOGITS, LABELS, (TEACHER,), np.array([6, 0, 0, 2]),
         degenerate=tuple((ROWS[::-1], np.array(each)) for each in ([3, 0, 0, 2, 0], [9, 0, 0, 0, 0], [1, 2, 3, 4, 5])),
     ),
     "moon": beside(
-        moon, G[:2], None, (G[1:] + 1, G[:2] - [[0, 3, 1]]),
+        0.214635013801, moon, G[:2], None, (G[1:] + 1, G[:2] - [[0, 3, 1]]),
         degenerate=((ROWS, -ROWS), (0 * ROWS, 0 * ROWS), (1e-20 * ROWS, 1e4 * ROWS)),
     ),
-    **{f"fedmr, {variant}": on_labels(losses.intra_class_correlation, variant)
-       for variant in ("paper", "paper_unit", "official")},
-    "fedmr, eps 0": on_labels(losses.intra_class_correlation, "official", False, 3, 0.0),
-    "margin": on_prototypes(losses.prototype_margin, ALL, ALL),
-    "distance": on_prototypes(losses.prototype_distance, ALL),
-    "fedproc": on_prototypes(losses.prototype_cross_entropy),
-    "contrast": on_labels(losses.hardest_contrast, 0.5),
-    "excess": on_labels(losses.excess_similarity, 0.5, -0.5),
-    **{f"feddecorr, {variant}": of_features(correlation, variant)
-       for variant in ("paper", "pseudocode", "official")},
-    "decov": of_features(losses.decov),
-    "structured": of_features(losses.structured_decov, 1, -0.5),
-    "variance": of_features(losses.vicreg_variance, 2.0),
-    "covariance": of_features(losses.vicreg_covariance),
-    "sigreg": of_directions(losses.characteristic_distance),
-    "sigreg, paper": of_directions(losses.characteristic_distance, "paper"),
-    "weak sigreg": of_features(losses.identity_distance),
-    "weak sigreg, sketch": of_directions(losses.identity_distance),
-    **{f"visreg, {term}": of_directions(functools.partial(of_visreg, term)) for term in ("scale", "centre")},
-    "visreg, shape": of_directions(functools.partial(of_visreg, "shape"))._replace(features=()),  # deviations: detached
-    "singular": of_features(losses.singular_value_variance),
-    "classifier": of_features(losses.classifier_variance, 0, "none"),
-    "classifier, squared": of_features(losses.classifier_variance, 1, "squared"),
-    "uniformity": of_features(losses.hyperspherical_uniformity),
-    "uniformity, average": of_features(losses.hyperspherical_uniformity, 1, "average"),
+    "fedmr, paper": on_labels(12.5710357943, losses.intra_class_correlation, "paper"),
+    "fedmr, paper_unit": on_labels(5.58712701971, losses.intra_class_correlation, "paper_unit"),
+    "fedmr, official": on_labels(0.574917138035, losses.intra_class_correlation, "official"),
+    "fedmr, eps 0": on_labels(0.574917146346, losses.intra_class_correlation, "official", False, 3, 0.0),
+    "margin": on_prototypes(0.437242043404, losses.prototype_margin, ALL, ALL),
+    "distance": on_prototypes(2.60268550402, losses.prototype_distance, ALL),
+    "fedproc": on_prototypes(1.10375928899, losses.prototype_cross_entropy),
+    "contrast": on_labels(1.65955808084, losses.hardest_contrast, 0.5),
+    "excess": on_labels(0.279959674906, losses.excess_similarity, 0.5, -0.5),
+    "feddecorr, paper": of_features((0.424256716247, 0.457694077515), correlation, "paper"),
+    "feddecorr, pseudocode": of_features((0.294622719616, 0.257452918602), correlation, "pseudocode"),
+    "feddecorr, official": of_features((0.568271168224, 0.918885471879), correlation, "official"),
+    "decov": of_features((0.830207580177, 17.1516692504), losses.decov),
+    "structured": of_features((0.415103790088, 8.57583462518), losses.structured_decov, 1, -0.5),
+    "variance": of_features((0.617334988129, 1.07745560782), losses.vicreg_variance, 2.0),
+    "covariance": of_features((0.79699927697, 5.08197607418), losses.vicreg_covariance),
+    "sigreg": of_directions((1.57224029547, 0.780711492729), losses.characteristic_distance),
+    "sigreg, paper": of_directions((1.57983617132, 0.789015211778), losses.characteristic_distance, "paper"),
+    "weak sigreg": of_features((2.72913130776, 8.57066404735), losses.identity_distance),
+    "weak sigreg, sketch": of_directions((8.50163111197, 16.5211364759), losses.identity_distance),
+    "visreg, scale": of_directions((0.141274334441, 0.190431667984), functools.partial(of_visreg, "scale")),
+    "visreg, centre": of_directions((3.02327353732, 0.72898159445), functools.partial(of_visreg, "centre")),
+    "visreg, shape": of_directions((), functools.partial(of_visreg, "shape"))._replace(features=()),  # detached
+    "singular": of_features((1.03145268771, 3.44180327683), losses.singular_value_variance),
+    "classifier": of_features((0.175817504343, 0.203193115372), losses.classifier_variance, 0, "none"),
+    "classifier, squared": of_features((0.0668633965444, 0.0463850264206), losses.classifier_variance, 1, "squared"),
+    "uniformity": of_features((0.602672768059, 0.554385018632), losses.hyperspherical_uniformity),
+    "uniformity, average": of_features((0.4031729961, 0.3412497335), losses.hyperspherical_uniformity, 1, "average"),
 }  # fmt: skip
-
-
-VALUES = {  # on each of the loss's features
-    **dict.fromkeys(("task", "task, many"), (1.33401834739,)),
-    "balanced": (0.623192513601,),
-    "balanced, floor_one": (0.907549655369,),
-    "balanced, eps": (0.623192516112,),
-    "fedlc, floor": (0.922979891811,),
-    "fedlc": (0.876090802144,),
-    "fedlc, others": (0.025025116449,),
-    "fedlc, others, floor": (0.124509873059,),
-    "fedrs": (1.2037995456,),
-    "fedrs, continuous": (1.06157854925,),
-    "suppression": (0.00126992998351,),
-    "suppression, paper": (-1.05227138198,),
-    "not true": (0.769640976432,),
-    "vacant": (0.681249692757,),
-    "moon": (0.214635013801,),
-    "fedmr, paper": (12.5710357943,),
-    "fedmr, paper_unit": (5.58712701971,),
-    "fedmr, official": (0.574917138035,),
-    "fedmr, eps 0": (0.574917146346,),
-    "margin": (0.437242043404,),
-    "distance": (2.60268550402,),
-    "fedproc": (1.10375928899,),
-    "contrast": (1.65955808084,),
-    "excess": (0.279959674906,),
-    "feddecorr, paper": (0.424256716247, 0.457694077515),
-    "feddecorr, pseudocode": (0.294622719616, 0.257452918602),
-    "feddecorr, official": (0.568271168224, 0.918885471879),
-    "decov": (0.830207580177, 17.1516692504),
-    "structured": (0.415103790088, 8.57583462518),
-    "variance": (0.617334988129, 1.07745560782),
-    "covariance": (0.79699927697, 5.08197607418),
-    "sigreg": (1.57224029547, 0.780711492729),
-    "sigreg, paper": (1.57983617132, 0.789015211778),
-    "weak sigreg": (2.72913130776, 8.57066404735),
-    "weak sigreg, sketch": (8.50163111197, 16.5211364759),
-    "visreg, scale": (0.141274334441, 0.190431667984),
-    "visreg, centre": (3.02327353732, 0.72898159445),
-    "singular": (1.03145268771, 3.44180327683),
-    "classifier": (0.175817504343, 0.203193115372),
-    "classifier, squared": (0.0668633965444, 0.0463850264206),
-    "uniformity": (0.602672768059, 0.554385018632),
-    "uniformity, average": (0.403172996096, 0.341249733541),
-}
 
 
 def test_every_loss_is_here():
@@ -221,7 +181,7 @@ def test_every_loss_is_here():
 @pytest.mark.parametrize("name", LOSSES)
 def test_value_is_the_vector_and_gradient_that_of_finite_differences(name):
     loss = LOSSES[name]
-    for features, value in zip(loss.features, VALUES.get(name, ()), strict=True):
+    for features, value in zip(loss.features, loss.values, strict=True):
         found = check_gradient(loss.function, features, loss.labels, loss.extras)
         assert found == pytest.approx(value, rel=1e-9)
 

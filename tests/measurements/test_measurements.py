@@ -148,8 +148,9 @@ def test_all_of_them_are_defined_in_the_docs():
     assert [name for name in functions(measurements) if f"| `{name}` |" not in text] == []
 
 
-def test_domains(federation, model):
-    """Scores of the server's model; with private parts, of the personal models of clients with only that domain."""
+def test_domains_and_private_parts(federation, model):
+    """Scores of the server's model; with private parts, which are no update, of the personal models of clients with
+    only that domain."""
     train = np.zeros(110, int)
     rows = federation.owned_rows()
     for client, domain in enumerate([0, 1, 1, 2, 2]):
@@ -169,6 +170,8 @@ def test_domains(federation, model):
     scores = seen[-1].personal
     found = [row[f"measured/domains/{name}"] for name in "abc"]
     assert found == pytest.approx([scores[0], np.mean(scores[1:3]), scores[3]])
+    paths = {path for update in seen[-1].updates.values() for path in update}
+    assert paths == {"Conv_0/kernel", "Dense_0/kernel", "Dense_0/bias"}
     with one_line("measurement domain_accuracy: the data have no domains"):
         run(federation, model, measurements={"x": measurements.domain_accuracy}, rounds=1)
 
@@ -268,14 +271,6 @@ def test_received_is_that_of_the_last_round_only(views, federation, model, stora
     run(federation, model, measurements=keep, evaluate_every=2, storage=storage)
     assert_close(seen[0].received, last.received, 1e-6)
     assert_close(seen[0].updates, last.updates, 1e-6)
-
-
-def test_private_parts_are_no_update(federation, model):
-    seen = []
-    keep = {"keep": kept(seen)}
-    run(federation, model, FedAvg(TRAINING, private="batch_norm"), measurements=keep, rounds=1)
-    paths = {path for update in seen[0].updates.values() for path in update}
-    assert paths == {"Conv_0/kernel", "Dense_0/kernel", "Dense_0/bias"}
 
 
 def test_one_watched_client_has_numbers_without_a_range(federation, model):

@@ -111,14 +111,9 @@ def test_a_convolution_is_the_matrix_of_its_patches():
 def measured(federation):
     """The view of the second round, on the host, with three of five clients, one of whose layers is frozen."""
     model, views = Model(nn.SmallCNN(4, channels=(3, 5)), federation.input_shape), []
-
-    def keep(view):
-        views.append((view.updates, view.server_update))
-        return 0
-
-    algorithm = FedAvg(TRAINING.replace(freeze="head"))
-    options = dict(rounds=2, key=jax.random.key(0), participation=0.6, watch="all")
-    result = simulate(federation, model, algorithm, measurements={"u": updates, "keep": keep}, **options)
+    measurements = {"u": updates, "keep": lambda view: views.append((view.updates, view.server_update)) or 0}
+    options = dict(rounds=2, key=jax.random.key(0), participation=0.6, watch="all", measurements=measurements)
+    result = simulate(federation, model, FedAvg(TRAINING.replace(freeze="head")), **options)
     return views[-1], result
 
 
@@ -151,14 +146,9 @@ def test_the_updates_of_a_round(measured, federation):
 
 def test_honest_and_malicious_clients_apart(federation, network):
     """Two of five, of which the cohort may have one."""
-    views = []
-
-    def keep(view):
-        views.append(view.updates)
-        return 0
-
-    algorithm = FedAvg(TRAINING, {"label_flip": LabelFlip(0.4), "sign_flip": SignFlip(0.2)})
-    options = dict(rounds=1, key=jax.random.key(0), watch="all", measurements={"u": updates, "keep": keep})
+    views, algorithm = [], FedAvg(TRAINING, {"label_flip": LabelFlip(0.4), "sign_flip": SignFlip(0.2)})
+    measurements = {"u": updates, "keep": lambda view: views.append(view.updates) or 0}
+    options = dict(rounds=1, key=jax.random.key(0), watch="all", measurements=measurements)
     row = simulate(federation, network, algorithm, **options).metrics[-1]
     for kind, ids in (("honest", (0, 1, 2)), ("malicious", (3, 4))):
         each = [map(values, as_matrices(views[-1][i]).values()) for i in ids]
@@ -298,18 +288,16 @@ def test_spectra_are_of_the_width_of_their_level(measured_layers, federation):
         np.testing.assert_allclose(spectrum[: level.shape[1]], covariance_spectrum(level), rtol=1e-3, atol=1e-7)
 
 
-def test_the_number_of_passes_is_that_of_the_examples(federation, monkeypatch):
+def test_the_number_of_passes_is_that_of_the_examples(federation, network, monkeypatch):
     """Of two watched clients: four models on test set and probe, three on each client's own examples."""
-    model, seen = Model(nn.MLP(4, hidden=(6,)), federation.input_shape), []
-    batches = measurements_layers._Levels._batches
+    seen, batches = [], measurements_layers._Levels._batches
 
     def counted(self, examples, rows):
-        seen.append(len(rows))
-        return batches(self, examples, rows)
+        return seen.append(len(rows)) or batches(self, examples, rows)
 
     monkeypatch.setattr(measurements_layers._Levels, "_batches", counted)
-    simulate(federation, model, FedAvg(TRAINING), rounds=1, watch=(0, 2), measurements={"l": layers},
-             key=jax.random.key(0))  # fmt: skip
+    options = dict(rounds=1, watch=(0, 2), measurements={"l": layers}, key=jax.random.key(0))
+    simulate(federation, network, FedAvg(TRAINING), **options)
     assert sum(seen) == 4 * (30 + 110) + 3 * (23 + 40) == measurements_layers.passes(federation, 2)
 
 

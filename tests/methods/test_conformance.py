@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
+from conftest import TWO_EPOCHS as TRAINING
 from conftest import assert_same_bits, check, one_line
 
 import fedjax_collapse
-from fedjax_collapse import REGRESSION, FedAvg, LocalTraining, Method, Model, Participation, engine, nn, simulate
+from fedjax_collapse import REGRESSION, FedAvg, Method, Model, Participation, engine, nn, simulate
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.core import masks
 from fedjax_collapse.methods.base import exclusives
 from fedjax_collapse.schema.options import hints, problem
 
-TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 ALGORITHMS = composed_algorithms(TRAINING)
 ALGORITHMS += [  # adapters' methods that the composed ones leave out, and options that keep something else
     FedAvg(TRAINING, {name: kind()})

@@ -202,7 +202,6 @@ BESIDE = (  # methods next to it, or other options, and the line
     *((kind, {}, FedAvg(**SGD), "method it: a server optimizer is given too, ") for kind in (FedSVD, FlexLoRA)),
     *((FlexLoRA, {"x": other()}, FedAvg(), "methods it and x: x changes uploads, .*; leave one out$")
       for other in (methods.ClipUpdate, methods.TopK)),
-    (FlexLoRA, {"x": methods.FedExLoRA()}, FedAvg(), "methods it and x: each makes the server's adapters, "),
 )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
 @pytest.mark.parametrize(
     ("methods", "training", "message"),
     [
-        ({"a": Task(), "b": Task()}, TRAINING, "methods a and b: each has a task of its own, expected at most one"),
         ({"a": Earlier()}, TRAINING, "method a: first_report is of an earlier version, expected measure, with when_"),
         ({"a": Task()}, TRAINING.replace(task_loss=lambda view: 0.0), "method a: training.task_loss is given too"),
         ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),

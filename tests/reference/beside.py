@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from conftest import assert_close
+from engine_rounds import run_rounds
 
-from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.nn.adapters import LoRA
 from reference.networks import TorchCNN, stacked
@@ -48,13 +48,10 @@ def run_library(case, name, federation):
     variables = jax.device_get(model.init(jax.random.key(0)))
     algorithm = FedAvg(case.training, {name: case.method, **case.beside}, private=case.private)
     algorithm.check(model)
-    algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, Participation(upload_loss=case.upload_loss)))
-    state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(case.key))
-    static = engine.RoundSpec(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, case.rounds))
-    data = engine.Assignment(federation.ownership, rule)
-    state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
-    state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, case.rounds)
-    state, arrived = jax.device_get((state._replace(key=None), record.metrics.get("arrived")))
+    options = dict(cohort_size=COHORT_SIZE, max_rounds=case.rounds, variables=variables, key=case.key)
+    rule = Participation(upload_loss=case.upload_loss)
+    advance = run_rounds(federation, model, algorithm, num_rounds=case.rounds, rule=rule, **options)
+    state, arrived = advance.state, advance.record.metrics.get("arrived")
     return SimpleNamespace(algorithm=algorithm, model=model, variables=variables, state=state, arrived=arrived)
 
 

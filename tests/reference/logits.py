@@ -4,9 +4,7 @@ import numpy as np
 import torch
 
 from reference.regularizers import PlainFedDecorr
-from reference.rounds import PlainFedAvg
-
-cross_entropy = torch.nn.functional.cross_entropy
+from reference.rounds import PlainFedAvg, cross_entropy
 
 
 class OnCounts(PlainFedDecorr):
@@ -14,9 +12,6 @@ class OnCounts(PlainFedDecorr):
 
     def __init__(self, task=None, term=None, on_all=False):
         self.task, self.term, self.on_all = task, term, on_all
-
-    def start(self, round, server):
-        self.server = server
 
     def start_client(self, client):
         self.client_counts = self.counts.sum(0) if self.on_all else self.counts[client.id]
@@ -26,7 +21,7 @@ class OnCounts(PlainFedDecorr):
         task = cross_entropy(step.logits, step.labels) if self.task is None else self.task(step, counts)
         if self.term is not None:
             with torch.no_grad():
-                teacher = self.server(step.images)[1]
+                teacher = self.received(step.images)[1]
             task = task + self.term(step, counts, teacher)
         return task + self.penalty(step)
 
@@ -98,10 +93,7 @@ def gela(step, counts):
 
 
 class PlainDr(PlainFedAvg):
-    def start(self, round, server):
-        self.server = server
-
     def loss(self, step):
         cosines = step.logits[torch.arange(len(step.labels)), step.labels]
-        received = self.server(step.images)[0].detach()
+        received = self.received(step.images)[0].detach()
         return 0.4 * ((cosines - 1) ** 2).mean() + 0.2 * ((step.features - received) ** 2).mean()

@@ -3,20 +3,42 @@
 import jax
 import numpy as np
 import torch
+from flax.traverse_util import unflatten_dict
 
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Variables
 
 
-def load_linear(layer, params):
-    layer.weight.copy_(params["kernel"].T)
-    layer.bias.copy_(params["bias"])
+def of_linear(name, layer, of=lambda tensor: tensor):
+    return {f"{name}/kernel": of(layer.weight).T, f"{name}/bias": of(layer.bias)}
 
 
-def dump_linear(layer):
-    return {"kernel": layer.weight.T, "bias": layer.bias}
+class TorchNetwork(torch.nn.Module):
+    """``leaves`` has its params by path, as in the library; ``norms`` are its BatchNorms, which are in ``place``."""
+
+    place = ""
+
+    def load(self, variables):
+        with torch.no_grad():
+            for tree, tensors in zip(variables, (self.leaves(), self.running()), strict=True):
+                for path, array in masks.by_path(tree).items():
+                    tensors[path].copy_(torch.tensor(np.array(array)))
+        return self
+
+    def running(self):
+        tensors = {}
+        for i, norm in enumerate(self.norms):
+            layer = f"{self.place}BatchNorm_{i}"
+            tensors |= {f"{layer}/mean": norm.running_mean, f"{layer}/var": norm.running_var}
+        return tensors
+
+    def dump(self, *of):
+        """The library's variables, or what ``of`` says of each param."""
+        arrays = jax.tree.map(lambda t: t.detach().numpy().copy(), (self.leaves(*of), self.running()))
+        return Variables(*(unflatten_dict(tree, sep="/") for tree in arrays))
 
 
-class TorchCNN(torch.nn.Module):
+class TorchCNN(TorchNetwork):
     """The network of ``nn.SmallCNN(4, channels)``, of two convolutions, on images of two channels."""
 
     def __init__(self, channels):
@@ -39,32 +61,21 @@ class TorchCNN(torch.nn.Module):
         features = x.mean((2, 3))
         return features, self.head(features)
 
-    def load(self, variables):
-        params, stats = (jax.tree.map(lambda a: torch.tensor(np.array(a)), tree) for tree in variables)
-        with torch.no_grad():
-            for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-                conv.weight.copy_(params[f"Conv_{i}"]["kernel"].permute(3, 2, 0, 1))
-                norm.weight.copy_(params[f"BatchNorm_{i}"]["scale"])
-                norm.bias.copy_(params[f"BatchNorm_{i}"]["bias"])
-                norm.running_mean.copy_(stats[f"BatchNorm_{i}"]["mean"])
-                norm.running_var.copy_(stats[f"BatchNorm_{i}"]["var"])
-            self.load_head(params)
-        return self
-
-    def load_head(self, params):
-        load_linear(self.head, params["Dense_0"])
-
-    def dump_head(self):
-        return {"Dense_0": dump_linear(self.head)}
-
-    def dump(self):
-        """The library's variables."""
-        params, stats = self.dump_head(), {}
+    def leaves(self):
+        found = self.of_head()
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-            params[f"Conv_{i}"] = {"kernel": conv.weight.permute(2, 3, 1, 0)}
-            params[f"BatchNorm_{i}"] = {"scale": norm.weight, "bias": norm.bias}
-            stats[f"BatchNorm_{i}"] = {"mean": norm.running_mean, "var": norm.running_var}
-        return jax.tree.map(lambda t: t.detach().numpy().copy(), Variables(params, stats))
+            found[f"Conv_{i}/kernel"] = conv.weight.permute(2, 3, 1, 0)
+            found |= {f"BatchNorm_{i}/scale": norm.weight, f"BatchNorm_{i}/bias": norm.bias}
+        return found
+
+    def of_head(self):
+        return of_linear("Dense_0", self.head)
+
+
+def corners(dim):
+    """Of the simplex of four classes."""
+    basis, _ = np.linalg.qr(np.random.default_rng(3).random((dim, 4)))
+    return torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
 
 
 class TorchETF(TorchCNN):
@@ -72,20 +83,14 @@ class TorchETF(TorchCNN):
 
     def __init__(self, channels):
         super().__init__(channels)
-        self.scale = torch.nn.Parameter(torch.ones(()))
-        basis, _ = np.linalg.qr(np.random.default_rng(3).random((4, 4)))
-        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
+        self.scale, self.corners = torch.nn.Parameter(torch.ones(())), corners(4)
 
     def forward(self, x):
         features, projected = super().forward(x)
         return features, self.scale * torch.nn.functional.normalize(projected, eps=1e-12) @ self.corners
 
-    def load_head(self, params):
-        super().load_head(params["head"])
-        self.scale.copy_(params["head"]["scale"])
-
-    def dump_head(self):
-        return {"head": {**super().dump_head(), "scale": self.scale}}
+    def of_head(self):
+        return of_linear("head/Dense_0", self.head) | {"head/scale": self.scale}
 
 
 class TorchSimplex(TorchCNN):
@@ -93,17 +98,13 @@ class TorchSimplex(TorchCNN):
 
     def __init__(self, channels):
         super().__init__(channels)
-        basis, _ = np.linalg.qr(np.random.default_rng(3).random((channels[1], 4)))
-        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
+        self.corners = corners(channels[1])
 
     def forward(self, x):
         features, _ = super().forward(x)
         return features, torch.nn.functional.normalize(features, eps=1e-12) @ self.corners
 
-    def load_head(self, params):
-        assert params.keys() == {"Conv_0", "Conv_1", "BatchNorm_0", "BatchNorm_1"}
-
-    def dump_head(self):
+    def of_head(self):
         return {}
 
 
@@ -132,7 +133,7 @@ def set_gradient(network, flat):
 
 def vector(tensors):
     """One flat vector of all, detached."""
-    return torch.nn.utils.parameters_to_vector(tensors).detach().clone()
+    return torch.nn.utils.parameters_to_vector([torch.zeros(0), *tensors]).detach()  # there may be none
 
 
 def load_params(network, flat):

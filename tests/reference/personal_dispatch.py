@@ -14,7 +14,7 @@ from fedjax_collapse.core.randomness import Stream, method_key
 from fedjax_collapse.core.records import Variables
 from reference.networks import stacked, state, vector
 from reference.personal_receive import PlainPrototypes
-from reference.rounds import BODY, EVERYTHING, HEAD, TOLERANCE, PlainFedAvg
+from reference.rounds import BODY, EVERYTHING, HEAD, TOLERANCE, PlainFedAvg, cross_entropy
 
 
 class PlainFedAMP(PlainFedAvg):
@@ -25,9 +25,9 @@ class PlainFedAMP(PlainFedAvg):
     def __init__(self, strength, alpha, sigma):
         self.strength, self.alpha, self.sigma, self.models, self.forgotten = strength, alpha, sigma, {}, set()
 
-    def start(self, round, server):
-        if round == 0:
-            self.mixtures = [vector(server.parameters()).detach().clone() for _ in self.sizes]
+    def start(self):
+        if self.round == 0:
+            self.mixtures = [vector(self.received.parameters()) for _ in self.sizes]
 
     def start_client(self, client):
         self.mixture = self.mixtures[client.id]
@@ -129,9 +129,8 @@ class PlainFedFomo(PlainFedAvg):
     def held_out(self, size):
         return int(0.3 * size)
 
-    def start(self, round, server):
-        self.round, self.initial = round, server
-        if round == 0:
+    def start(self):
+        if self.round == 0:
             count = len(self.sizes)
             self.offers, self.scores = [{} for _ in range(count)], np.zeros((count, count))
 
@@ -139,11 +138,11 @@ class PlainFedFomo(PlainFedAvg):
         own = base = client.network
         images, labels = client.held_out
         if self.of_pfllib:
-            base = self.begun.get(client.id, self.initial)
+            base = self.begun.get(client.id, self.received)
 
         def loss(network):
             logits = copy.deepcopy(network).eval()(images)[1].detach()
-            return float(torch.nn.functional.cross_entropy(logits, labels))
+            return float(cross_entropy(logits, labels))
 
         self.gains, best, flat = {}, {}, vector(base.parameters())
         for j, other in self.offers[client.id].items():

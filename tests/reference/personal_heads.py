@@ -7,10 +7,8 @@ import jax
 import torch
 from conftest import assert_close
 
-from reference.networks import TorchCNN, dump_linear, load_linear
-from reference.rounds import BODY, PlainFedAvg
-
-cross_entropy = torch.nn.functional.cross_entropy
+from reference.networks import TorchCNN, of_linear
+from reference.rounds import BODY, PlainFedAvg, cross_entropy, sgd
 
 
 class PlainFedBABU(PlainFedAvg):
@@ -24,12 +22,8 @@ class TorchTwoHeads(TorchCNN):
         super().__init__(channels)
         self.personal = torch.nn.Linear(channels[1], 4)
 
-    def load_head(self, params):
-        load_linear(self.head, params["head"])
-        load_linear(self.personal, params["head"]["personal"])
-
-    def dump_head(self):
-        return {"head": {**dump_linear(self.head), "personal": dump_linear(self.personal)}}
+    def of_head(self):
+        return of_linear("head", self.head) | of_linear("head/personal", self.personal)
 
 
 class PlainFedRoD(PlainFedAvg):
@@ -62,12 +56,8 @@ class TorchShifted(TorchCNN):
         features, _ = super().forward(x)
         return features, self.head(features + self.shift)
 
-    def load_head(self, params):
-        load_linear(self.head, params["head"])
-        self.shift.copy_(params["head"]["shift"])
-
-    def dump_head(self):
-        return {"head": {**dump_linear(self.head), "shift": self.shift}}
+    def of_head(self):
+        return of_linear("head", self.head) | {"head/shift": self.shift}
 
 
 class PlainFedDBE(PlainFedAvg):
@@ -80,9 +70,7 @@ class PlainFedDBE(PlainFedAvg):
         for i, size in enumerate(self.sizes):
             network, mean = copy.deepcopy(rounds.server).train(), 0
             trained = [p for name, p in network.named_parameters() if name != "shift"]
-            optimizer = torch.optim.SGD(
-                trained, options.learning_rate, options.momentum, weight_decay=options.weight_decay
-            )
+            optimizer = sgd(trained, options.learning_rate, options)
             epochs = itertools.islice(rounds.epochs(jax.random.fold_in(key, i), i, size), options.epochs)
             for rows, _ in itertools.chain(*epochs):
                 features, logits = network(rounds.images[rows])

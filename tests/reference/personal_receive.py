@@ -10,7 +10,7 @@ from conftest import assert_close
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import method_key
-from reference.rounds import EVERYTHING, TOLERANCE, PlainFedAvg, is_in
+from reference.rounds import EVERYTHING, TOLERANCE, PlainFedAvg, cross_entropy, is_in
 
 
 class PlainPrototypes(PlainFedAvg):
@@ -76,12 +76,12 @@ class PlainFedALA(PlainFedAvg):
     def __init__(self, part, share, threshold):
         self.part, self.share, self.threshold, self.epochs = part, share, threshold, []
 
-    def start(self, round, server):
-        if round == 0:
-            ones = copy.deepcopy(server)
+    def start(self):
+        if self.round == 0:
+            ones = copy.deepcopy(self.received)
             for p in ones.parameters():
                 p.data.fill_(1)
-            self.last, self.mixing = [[copy.deepcopy(of) for _ in self.sizes] for of in (server, ones)]
+            self.last, self.mixing = [[copy.deepcopy(of) for _ in self.sizes] for of in (self.received, ones)]
             self.settled = set()
 
     def mixed(self, network):
@@ -102,7 +102,7 @@ class PlainFedALA(PlainFedAvg):
             window = slice(first, first + size)
             for images, labels in zip(client.images[window].split(8), client.labels[window].split(8), strict=True):
                 network.zero_grad()
-                loss = torch.nn.functional.cross_entropy(network(images)[1], labels)
+                loss = cross_entropy(network(images)[1], labels)
                 loss.backward()
                 for a, b, t, w in zip(own, g, theta, weights, strict=True):
                     w.data = (w.data - 1.5 * t.grad * (b - a.data)).clamp(0, 1)

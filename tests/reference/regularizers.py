@@ -13,7 +13,7 @@ from fedjax_collapse.methods import MOON
 from fedjax_collapse.methods.collapse.fedmr import draw_rows, is_submitter
 from reference.algorithms import PlainScaffold
 from reference.networks import TorchCNN
-from reference.rounds import PlainFedAvg
+from reference.rounds import PlainFedAvg, cross_entropy
 
 cosine = torch.nn.functional.cosine_similarity
 
@@ -34,11 +34,8 @@ class PlainFedDecorr(PlainFedAvg):
 class PlainFedProx(PlainFedDecorr, PlainScaffold):
     """With FedDecorr and SCAFFOLD."""
 
-    def start(self, round, server):
-        self.received = list(server.parameters())
-
     def penalty(self, step):
-        pairs = zip(step.network.parameters(), self.received, strict=True)
+        pairs = zip(step.network.parameters(), self.received.parameters(), strict=True)
         proximal = sum(((w - w0.detach()) ** 2).sum() for w, w0 in pairs)
         return 0.4 / 2 * proximal + super().penalty(step)
 
@@ -75,10 +72,10 @@ class PlainMOON(PlainFedAvg):
     def __init__(self, first_round):
         self.previous, self.first_round = {}, first_round
 
-    def start(self, round, server):
-        self.server, self.is_early = server, round == 0 and self.first_round == "random_later"
-        if round == 0:
-            self.fresh = MOON(first_round=self.first_round).init_memory(server.dump(), None).variables
+    def start(self):
+        self.is_early = self.round == 0 and self.first_round == "random_later"
+        if self.round == 0:
+            self.fresh = MOON(first_round=self.first_round).init_memory(self.received.dump(), None).variables
             self.never = TorchCNN.of(self.fresh).eval() if "random" in self.first_round else None
 
     def start_client(self, client):
@@ -87,7 +84,7 @@ class PlainMOON(PlainFedAvg):
     def penalty(self, step):
         if self.mine is None or self.is_early:
             return 0.0
-        others = (network(step.images)[0].detach() for network in (self.server, self.mine))
+        others = (network(step.images)[0].detach() for network in (self.received, self.mine))
         scores = [torch.exp(cosine(step.features, other) / 0.3) for other in others]
         return -2.0 * torch.log(scores[0] / (scores[0] + scores[1])).mean()
 
@@ -193,17 +190,14 @@ def mean_hinge(features, labels, prototypes, negatives):
 
 
 class PlainFedProc(WithPrototypes):
-    def start(self, round, server):
-        self.task_weight = min(round / 4, 1) if round else 1
-
     def loss(self, step):
-        task = torch.nn.functional.cross_entropy(step.logits, step.labels)
+        task = cross_entropy(step.logits, step.labels)
         if not self.prototypes:
             return task
         prototypes = torch.stack([self.prototypes[label] for label in range(4)])
         cosines = cosine(step.features[:, None], prototypes[None], dim=2)
-        prototype_loss = torch.nn.functional.cross_entropy(cosines, step.labels)
-        return self.task_weight * task + (1 - self.task_weight) * prototype_loss
+        weight = min(self.round / 4, 1)
+        return weight * task + (1 - weight) * cross_entropy(cosines, step.labels)
 
 
 class PlainFedRCL(PlainFedAvg):

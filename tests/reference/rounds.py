@@ -20,6 +20,7 @@ from reference.networks import TorchCNN, load_params, state, statistics, vector
 
 torch.set_num_threads(1)  # for so small a network several wait longer for one another than they work
 
+cross_entropy = torch.nn.functional.cross_entropy
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
 TOLERANCE = 1e-10  # of what the library stores
 EVERYTHING, HEAD, BODY, NORMS = ("",), ("head",), ("convs", "norms"), ("norms",)  # parts, by what is in a name
@@ -51,8 +52,8 @@ class PlainFedAvg:
     def first_reports(self, rounds, key):
         """Before the first round; ``key``: that of each client follows from it and the client's number."""
 
-    def start(self, round, server):
-        """``server``: its network, in evaluation mode, which nothing changes during the round."""
+    def start(self):
+        """Before each ``round``, in which the server's network is ``received``, as ``initial`` was in the first one."""
 
     def start_client(self, client):
         pass
@@ -65,7 +66,7 @@ class PlainFedAvg:
         return 0.0
 
     def loss(self, step):
-        return torch.nn.functional.cross_entropy(step.logits, step.labels) + self.penalty(step)
+        return cross_entropy(step.logits, step.labels) + self.penalty(step)
 
     def backward(self, client, loss):
         """Leaves the gradient in the client's network; ``loss()`` runs it on the batch."""
@@ -137,7 +138,10 @@ class Rounds:
         with self.precision():
             self.method.first_reports(self, Stream.FIRST_REPORTS.key(key))
             for round in range(rounds):
-                self.method.start(round, copy.deepcopy(self.server).eval())
+                self.method.round, self.method.received = round, copy.deepcopy(self.server).eval()
+                if round == 0:
+                    self.method.initial = self.method.received
+                self.method.start()
                 cohort = cohort_of(key, round, self.sizes, cohort_size)
                 clients = [self.train(key, round, i) for i in cohort]
                 self.update([c for c in clients if arrived is None or arrived[round][c.id]])
@@ -207,7 +211,7 @@ class Rounds:
             for name, p in client.network.named_parameters()
             if is_in(name, part)
         ]
-        return torch.optim.SGD(groups, lr=client.learning_rate, momentum=self.training.momentum)
+        return sgd(groups, client.learning_rate, self.training)
 
     def step(self, client, optimizer, rows, key):
         images, labels, params = self.images[rows], self.labels[rows], list(client.network.parameters())
@@ -244,6 +248,10 @@ class Rounds:
             newcomer.load_state_dict(of_cohort, strict=False)
             self.own = [newcomer if i in self.newcomers else own for i, own in enumerate(self.own)]
         torch.nn.utils.vector_to_parameters(mean, statistics(self.server))
+
+
+def sgd(params, learning_rate, training):
+    return torch.optim.SGD(params, learning_rate, training.momentum, weight_decay=training.weight_decay)
 
 
 def is_in(name, part):

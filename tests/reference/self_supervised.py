@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cosine_similarity, log_softmax, normalize
 
 from fedjax_collapse.core.randomness import Stream, method_key
-from fedjax_collapse.core.records import Variables
+from reference.networks import TorchNetwork, of_linear
 from reference.rounds import PlainFedAvg, Rounds
 
 
@@ -17,8 +17,10 @@ def brighter(image, key):
     return image * jax.random.uniform(key, minval=0.3)
 
 
-class TorchSiamese(torch.nn.Module):
+class TorchSiamese(TorchNetwork):
     """That of ``nn.MLP(hidden=(6,))`` with the head ``Siamese``; layers in the library's order."""
+
+    place = "head/"
 
     def __init__(self, has_predictor):
         super().__init__()
@@ -28,11 +30,7 @@ class TorchSiamese(torch.nn.Module):
 
     @classmethod
     def of(cls, variables):
-        network = cls("Dense_3" in variables.params["head"])
-        with torch.no_grad():
-            for tensor, array in zip(network.tensors(), jax.tree.leaves(variables), strict=True):
-                tensor.copy_(torch.tensor(np.array(array)))
-        return network
+        return cls("Dense_3" in variables.params["head"]).load(variables)
 
     def forward(self, images):
         first, *others = self.layers
@@ -43,17 +41,14 @@ class TorchSiamese(torch.nn.Module):
         features, h, *p = outputs
         return features, h, *(p or [h])
 
-    def tensors(self):
-        """Params and statistics in the order of the library's variables."""
+    def leaves(self):
         first, *others = self.layers
-        norms = [tensor for norm in self.norms for tensor in (norm.bias, norm.weight)]
-        dense = [tensor for layer in others for tensor in (layer.bias, layer.weight.T)]
-        running = [tensor for norm in self.norms for tensor in (norm.running_mean, norm.running_var)]
-        return [first.bias, first.weight.T, *norms, *dense, *running]
-
-    def dump(self, like):
-        leaves = [tensor.detach().numpy().copy() for tensor in self.tensors()]
-        return Variables(*jax.tree.unflatten(jax.tree.structure(like), leaves))
+        found = of_linear("Dense_0", first)
+        for i, norm in enumerate(self.norms):
+            found |= {f"head/BatchNorm_{i}/scale": norm.weight, f"head/BatchNorm_{i}/bias": norm.bias}
+        for i, layer in enumerate(others):
+            found |= of_linear(f"head/Dense_{i}", layer)
+        return found
 
 
 class SiameseRounds(Rounds):
@@ -102,9 +97,6 @@ class PlainBYOL(PlainSimSiam):
     def __init__(self, momentum, tau=None, strength=0.0, rate=None):
         self.momentum, self.tau, self.strength, self.rate = momentum, tau, strength, rate
         self.targets, self.last, self.scales = {}, {}, {}
-
-    def start(self, round, server):
-        self.round = round
 
     def start_client(self, client):
         self.target = self.targets.setdefault(client.id, copy.deepcopy(client.network))

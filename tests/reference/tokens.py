@@ -7,55 +7,31 @@ import numpy as np
 import torch
 
 from fedjax_collapse import Federation
-from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn.interchange.torch_networks import Transformer
+from reference.networks import TorchNetwork, of_linear
 from reference.regularizers import PlainFedDecorr
 from reference.rounds import PlainFedAvg, Rounds
 
-NO_STATISTICS = (SimpleNamespace(running_mean=torch.zeros(0), running_var=torch.zeros(0)),)
 
-
-class TorchTokens(torch.nn.Module):
+class TorchTokens(TorchNetwork):
     """Ids [batch, length] to features and logits of every token; layers are named as in the library."""
 
-    norms = NO_STATISTICS
+    norms = ()
 
     @classmethod
     def of(cls, variables, **options):
         """With these variables of the library."""
         dtype = torch.tensor(np.array(jax.tree.leaves(variables)[0])).dtype
-        network = cls(jax.tree.map(np.shape, variables.params), **options).to(dtype)
-        for path, tensor in network.leaves().items():
-            leaf = variables.params
-            for name in path.split("/"):
-                leaf = leaf[name]
-            with torch.no_grad():
-                tensor.copy_(torch.tensor(np.array(leaf)))
-        return network
+        return cls(jax.tree.map(np.shape, variables.params), **options).to(dtype).load(variables)
 
     def forward(self, tokens):
         features = self.represent(tokens)
         logits = features @ self.table.T if self.head is None else self.head(features)
         return features.flatten(0, -2), logits.flatten(0, -2)
 
-    def dump(self, of=lambda tensor: tensor):
-        """The library's variables, or what ``of`` says of each."""
-        params = {}
-        for path, tensor in self.leaves(of).items():
-            *layers, name = path.split("/")
-            tree = params
-            for layer in layers:
-                tree = tree.setdefault(layer, {})
-            tree[name] = tensor.detach().numpy().copy()
-        return Variables(params, {})
-
 
 def linear(shapes):
     return torch.nn.Linear(*shapes["kernel"])
-
-
-def of_linear(name, layer, of):
-    return {f"{name}/kernel": of(layer.weight).T, f"{name}/bias": of(layer.bias)}
 
 
 class TorchLSTM(TorchTokens):

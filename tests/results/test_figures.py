@@ -83,11 +83,8 @@ def test_effective_rank_has_a_scale_of_shares_if_arms_have_equally_many_features
 
 def test_domains_and_measurements_have_panels(tmp_path):
     """Of a measurement of the server's model and of local ones only one, in which those of local ones are dashed."""
-    folder, own = (
-        make_study(tmp_path, seeds=2, rounds=2),
-        {"measured/nc1": 1.0, "measured/local_nc1": 2.0, "measured/<gap>": 3.0},
-    )
-    own |= {"domain_accuracy/a<b": 0.5}
+    folder = make_study(tmp_path, seeds=2, rounds=2)
+    own = {"measured/nc1": 1.0, "measured/local_nc1": 2.0, "measured/<gap>": 3.0, "domain_accuracy/a<b": 0.5}
     rewrite(folder, "*/*/metrics.jsonl", lambda row, i, _: row | own | {"domain_accuracy/c": i / 2})
     first, second = plot.domains(load(folder)).axes
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("a<b", "c")

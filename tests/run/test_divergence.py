@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits
 from flax import struct
 
 import fedjax_collapse as fc
@@ -15,7 +15,6 @@ from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, s
 
 pytestmark = pytest.mark.slow
 
-TRAINING = fc.LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 LAYOUTS = {
     "chunked": dict(client_map=engine.Chunked(2)),
     "vectorized": dict(client_map=engine.Vectorized()),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import TWO_EPOCHS as TRAINING
 from conftest import assert_close, check
 from flax import struct
 from small_studies import rows_of
@@ -22,8 +23,6 @@ from fedjax_collapse.data import Domains
 from fedjax_collapse.results.summaries import summarize_run
 from fedjax_collapse.run.evaluation import evaluate
 from fedjax_collapse.run.own_tests import by_stage
-
-TRAINING = fc.LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
 
 @pytest.fixture(scope="module")

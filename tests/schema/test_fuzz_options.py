@@ -120,11 +120,42 @@ def attempt(file, path, beside, value, way):
 
 
 NO_PROJECTION = "projector_dim 0 is too small, expected >= 1"
-WRONG = {  # as a line of the config file
+USUAL = {  # names of other codes, at the top, in a section, in an arm and in a method of an arm; and ours
+    "num_clients = 10": "clients",
+    "comm_round = 10": "rounds",
+    "join_ratio = 0.1": "participation",
+    "seed = 1": "seeds",
+    "dataset = 'cifar10'": "data.source",
+    "model = 'mlp'": "network.name",
+    "momentum = 0.5": "training.momentum",
+    "beta = 0.5": "partition.alpha",
+    "arms = dict(a=dict(lr=0.1))": "training.learning_rate",
+    "training.local_epochs = 5": "epochs",
+    "training.batchsize = 8": "batch_size",
+    "partition.beta = 0.5": "alpha",
+    "methods = dict(fedprox=dict(mu=0.01))": "strength",
+    "methods = {'ditto': {'lambda': 1}}": "strength",
+    "arms = dict(a=dict(methods=dict(moon=dict(tau=0.5))))": "temperature",
+}
+WRONG = {line: f": did you mean '{name}'" for line, name in USUAL.items()}
+WRONG |= {  # as a line of the config file
+    "data = dict(source='folder')": "'folder' lacks its path: expected folder:<path>",
+    "data = dict(source='digits:8')": "'digits:8': expected digits alone",
+    "data = dict(source='flder:/x')": "unknown data source 'flder': did you mean 'folder'",
+    "data = dict(source='isic2019:x')": "data.split_file is missing: isic2019 needs it",
+    "data = dict(source='digits', sed=1)": "unknown option of data 'sed': did you mean 'seed'",
+    "data = dict(source='glyphs', domains=('clean', 'clean'))": "each only once",
+    "data = dict(source='digits', folder='x')": "'x': data source digits reads no files",
+    "partition = dict(alpha=1.0)": "config.partition has no name",
+    "partition = dict(name='domain')": "has no domains",
+    "methods = dict(fedavg={})": "methods=dict(), without any",
+    "methods = dict(fedbn={})": 'server=dict(batch_norm="local")',
+    "methods = dict(freeze={})": 'freeze="head"',
+    "methods = dict(scafold={})": "unknown method 'scafold': did you mean 'scaffold'",
     "rounds = 2**40": "config.rounds 1099511627776 does not fit into 32 bits",
     "seeds = (2**32,)": "seed 4294967296: expected an integer from 0 to 4294967295",
     "training.task_loss = 'math:sqrt'": "training.task_loss (TypeError): must be real number",
-    "training.drop_last = True": "drop_last leaves no client a batch: batch_size 32 is more than the 4 examples",
+    "training.update(drop_last=True, batch_size=5)": "drop_last leaves no client a batch: batch_size 5 is more",
     "training.epochs = 1e30": "epochs 1e+30: the largest client would take 1e+30 steps in a round, expected less than",
     "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
     "server.optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server.optimizer.name, too",
@@ -153,6 +184,7 @@ WRONG |= {
     for name in ("data", "network", "partition")
 }
 RIGHT = [
+    "training.update(drop_last=True, batch_size=4)",
     "network.hidden = [4, 4]",
     "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
     "server.optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",

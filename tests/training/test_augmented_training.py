@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import TWO_EPOCHS as TRAINING
 from conftest import assert_close, assert_same_bits, check, one_line
 from engine_rounds import run_rounds
 from flax import linen
 
 from experiments.configs import base as config_base
-from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, engine, nn, simulate
+from fedjax_collapse import MOON, FedAvg, FedProc, Model, engine, nn, simulate
 from fedjax_collapse.config import build
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.records import Variables
@@ -19,7 +20,6 @@ from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.run.evaluation import evaluate
 
-TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 FLIP = augment.chain(augment.flip)
 
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import assert_same_bits, check, one_line
+from conftest import assert_same_bits, one_line
 
 from fedjax_collapse import FedAvg, FedDyn, FedLC, LocalTraining, Method, Model, nn, simulate
 
@@ -47,10 +47,6 @@ def test_what_is_held_out_counts_nowhere_else(federation):
         assert_same_bits(found.variables, expected.variables)
         assert found.metrics == expected.metrics
         assert [row["samples"] for row in found.timing] == [row["samples"] for row in expected.timing]
-
-
-def test_two_methods_that_hold_out_are_rejected(federation):
-    check("methods one and two: each holds out examples", run, federation, {"one": Holds(), "two": Holds()})
 
 
 def test_batches_are_of_the_examples_that_are_left(federation):

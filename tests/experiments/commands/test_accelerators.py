@@ -137,11 +137,10 @@ def test_a_round_that_does_not_fit_is_reduced():
     assert engine.memory.program_bytes(lambda: program) == size
 
 
-def test_the_command(capsys, tmp_path):
+def test_the_command(capsys, said, tmp_path):
     topology(TPU)
     arguments = [f"--target={TPU}", "--networks=mlp", "--clients=1,2", f"--json={tmp_path / 'rows.json'}"]
-    assert compile_for.main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = said(compile_for, *arguments).splitlines()
     assert lines[0].startswith("| network | dtype | clients |") and len(lines) == 4
     for options, words in (
         (["--networks=small_cnn", "--lowerings=fft"], "lowering 'fft': expected one of auto"),

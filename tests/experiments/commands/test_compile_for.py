@@ -88,7 +88,7 @@ def test_a_step_with_adapters_shares_the_base(adapters):
     assert "<3x64x10xf32>" in step
 
 
-def test_rates_of_the_papers_networks(capsys, monkeypatch):
+def test_rates_of_the_papers_networks(said, monkeypatch):
     """Measured ones, and one with 69.2 instead of 40.8 million multiply-adds for an image, 58,800 x 40.8 / 69.2."""
     table8 = [path for path in config_files() if str(path).endswith("feddecorr/table8.py")]
     monkeypatch.setattr(published, "config_files", lambda: table8)
@@ -98,8 +98,7 @@ def test_rates_of_the_papers_networks(capsys, monkeypatch):
         return operations(network, *rest) if network[0][1] in ("resnet20", "resnet32") else 1.0
 
     monkeypatch.setattr(published, "_operations", of_step)
-    assert compile_for.main(["--papers"]) == 0
-    heading, _, *lines = capsys.readouterr().out.splitlines()
+    heading, _, *lines = said(compile_for, "--papers").splitlines()
     assert heading == "| network | images | classes | batch | samples/s | by |"
     assert lines == [
         "| mobilenet_v2 | 32x32x3 | 10 | 64 | 9,730 | measured |",

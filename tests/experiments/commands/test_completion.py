@@ -40,10 +40,9 @@ COMPLETED = {  # words, as bash divides them: what completes the last one
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it needs bash")
-def test_bash_completes_programs_options_and_names(capsys, tmp_path):
-    assert completion.main(["bash"]) == 0
+def test_bash_completes_programs_options_and_names(said, tmp_path):
     script = tmp_path / "completion.bash"
-    script.write_text(capsys.readouterr().out + TRY)
+    script.write_text(said(completion, "bash") + TRY)
     words = "\n".join(COMPLETED) + "\n"
     done = subprocess.run(["bash", "--norc", script], input=words, capture_output=True, text=True)
     registered, *found = done.stdout.splitlines()
@@ -52,9 +51,8 @@ def test_bash_completes_programs_options_and_names(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_other_shells(shell, capsys):
-    assert completion.main([shell]) == 0
-    script = capsys.readouterr().out
+def test_other_shells(shell, said):
+    script = said(completion, shell)
     assert "fedjax-collapse" in script and "quickstart" in script and "compile-for" in script
 
 

@@ -22,8 +22,7 @@ SHARED = dict(data=DOMAINS, network=dict(name="small_cnn", channels=(4, 8)), cli
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def folder(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -26,11 +26,10 @@ def config_file(tmp_path):
     return lambda changes: write_config(tmp_path, changes, of=BASE)
 
 
-def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp_path, capsys):
+def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp_path, said):
     """And the indices that it writes give the same partition again."""
     option = config_file("config.clients, config.seeds = 6, (0, 5)")
-    assert command.main([option, "--config.partition.alpha=0.5", "--seed=5", f"--out={tmp_path / 'out'}"]) == 0
-    printed = capsys.readouterr().out
+    printed = said(command, option, "--config.partition.alpha=0.5", "--seed=5", f"--out={tmp_path / 'out'}")
     config = base.get_config()
     config.clients, config.seeds, config.partition.alpha = 6, (0, 5), 0.5
     federation = build.federations(plain(config), config.seeds)[5]
@@ -59,29 +58,26 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
     assert again.client_names == tuple(f"ward {i}" for i in range(6))
 
 
-def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
+def test_domains_arms_and_examples_left_out(config_file, tmp_path, said):
     option = config_file(
         f"config.clients = 3; config.data = {DOMAINS}; config.partition = dict(name='domain', truncation=0.5);"
         "config.arms = dict(all=dict(partition=dict(truncation=0.0)),"
         "twice=dict(partition=dict(name='partially_disjoint', classes_per_client=4, double_pass=True)),)"
     )
-    assert command.main([option]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = said(command, option).splitlines()
     assert "by domain" in lines[0] and lines[2].split()[:2] == ["0", "20"]
     assert [line.split()[-1] for line in lines[2:5]] == ["clean", "outline", "textured"]
     assert "examples left out: 60; given more than once: 0" in lines
     for arm, expected in (("all", "left out: 0; given more than once: 0"), ("twice", "given more than once: 120")):
-        assert command.main([option, f"--arm={arm}", f"--out={tmp_path / arm}"]) == 0
-        assert expected in capsys.readouterr().out
+        assert expected in said(command, option, f"--arm={arm}", f"--out={tmp_path / arm}")
 
 
-def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
+def test_shades_and_entropies_of_known_shares(config_file, tmp_path, said):
     """One class has entropy 0, two equal ones log 2; the largest count is the darkest."""
     first, second, third = (np.flatnonzero(sources.digits().labels == c)[:30].tolist() for c in range(3))
     (tmp_path / "parts.json").write_text(json.dumps([first[:3], second + third]))
     partition = f"dict(name='from_file', path='{tmp_path / 'parts.json'}')"
-    assert command.main([config_file(f"config.clients, config.partition = 2, {partition}")]) == 0
-    few, many = capsys.readouterr().out.splitlines()[2:4]
+    few, many = said(command, config_file(f"config.clients, config.partition = 2, {partition}")).splitlines()[2:4]
     assert few == "     0       3        1    0.000  |.         |"
     assert many == f"     1      60        2    {math.log(2):.3f}  | @@       |"
 

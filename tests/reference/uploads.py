@@ -1,13 +1,43 @@
-"""Rounds of a method with noise for all uploads, in plain PyTorch; the library's normal numbers are given."""
+"""Attacks on uploads, robust rules, and noise for all uploads; the library's normal numbers are given."""
 
 import jax
+import numpy as np
 import torch
 from conftest import assert_close
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
 from reference.networks import TorchCNN, vector
-from reference.rounds import NORMS, PlainFedAvg
+from reference.rounds import NORMS, PlainFedAvg, cross_entropy
+
+
+class PlainMedianUnderALIE(PlainFedAvg):
+    """The last client sends the mean of the others minus 1.5 deviations; the server takes the median."""
+
+    def aggregate(self, received, clients):
+        updates = {client.id: (client.params - received).numpy() for client in clients}
+        honest = np.stack([update for i, update in updates.items() if i != 4])
+        forged = honest.mean(axis=0) - 1.5 * honest.std(axis=0, ddof=1)
+        sent = [forged if i == 4 else update for i, update in updates.items()]
+        return received + torch.from_numpy(np.median(sent, axis=0))
+
+
+class PlainMultiKrumUnderFlips(PlainFedAvg):
+    """The last two clients train on labels 3 - y; the server averages the two updates that are closest to others."""
+
+    def start_client(self, client):
+        self.is_malicious = client.id in (3, 4)
+
+    def loss(self, step):
+        labels = 3 - step.labels if self.is_malicious else step.labels
+        return cross_entropy(step.logits, labels)
+
+    def aggregate(self, received, clients):
+        clients = sorted(clients, key=lambda client: client.id)
+        updates = np.stack([(client.params - received).numpy() for client in clients])
+        distances = np.sum((updates[:, None] - updates[None]) ** 2, axis=2)
+        scores = [min(np.delete(row, i)) for i, row in enumerate(distances)]
+        return received + torch.from_numpy(updates[np.argsort(scores, kind="stable")[:2]].mean(axis=0))
 
 
 class PlainDPFedAvg(PlainFedAvg):
@@ -24,9 +54,9 @@ class PlainDPFedAvg(PlainFedAvg):
         super().setup(num_params, counts, training)
         self.clip, self.key = self.first
 
-    def start(self, round, server):
-        variables = server.dump()
-        key = method_key(Stream.NOISE.key(jax.random.fold_in(self.key, round)), "dp_fedavg")
+    def start(self):
+        variables = self.received.dump()
+        key = method_key(Stream.NOISE.key(jax.random.fold_in(self.key, self.round)), "dp_fedavg")
         of_sum, of_bits = jax.random.split(key)
         params = masks.by_path(variables.params)
         sent = [path for path in params if "BatchNorm" not in path]
