@@ -284,7 +284,7 @@ ONES, COUNTS = np.ones((1, 4)), np.ones((3, 2), int)
 @pytest.mark.parametrize(
     "name, content, words",
     [
-        ("config.json", None, ""),
+        ("config.json", None, "has neither config.json nor metrics.jsonl"),
         ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n', "line 1: not valid JSON"),
         ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n', "NaN is not a number"),
         ("only/seed0/metrics.jsonl", ROWS, "R is in only one of the rows of rounds 1 and 2"),
