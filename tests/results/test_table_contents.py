@@ -13,16 +13,8 @@ from study_files import ARMS, LIKE, configure, rewrite, unfinish, write_arms, wr
 
 from experiments.commands import report
 from fedjax_collapse.config.cells import CellName
-from fedjax_collapse.results import load, tables
-from fedjax_collapse.results.comparing import (
-    best_of,
-    compare,
-    comparison,
-    dead_notes,
-    is_at_chance,
-    recommendations,
-    why_none,
-)
+from fedjax_collapse.results import comparing, load, tables
+from fedjax_collapse.results.comparing import compare, comparison, dead_notes, is_at_chance, recommendations
 from fedjax_collapse.results.metrics import ACCURACY, R, metric_of
 from fedjax_collapse.results.page import render
 from fedjax_collapse.results.writing import Alike, Bold
@@ -96,14 +88,14 @@ def test_why_there_is_no_difference(tmp_path):
         (("base", 0, ARMS[1], 1), "no seed in common"),
     ):
         runs = [run for run in study.runs if (run.arm, run.seed) in (kept[:2], kept[2:])]
-        assert why_none(dataclasses.replace(study, runs=runs), DECORR, "base") == words
+        assert comparing.why_none(dataclasses.replace(study, runs=runs), DECORR, "base") == words
     for file in folder.glob(f"{ARMS[1]}/*/partition.npz"):
         np.savez(file, class_counts=np.full((3, 2), 9))
     (table,) = tables.difference_tables(load(folder))
     assert table.rows[1][1:] == ["-", "-", "-", "0"] and table.rows[2][4] == "2"
     assert table.notes[0].endswith(f"No difference to base: {ARMS[1]} (their partitions differ from those of base).")
     rewrite(folder, f"{ARMS[1]}/*/metrics.jsonl", lambda row, i, _: None if i else row)
-    assert why_none(load(folder), DECORR, "base") == "no finite accuracy of one seed at the same round"
+    assert comparing.why_none(load(folder), DECORR, "base") == "no finite accuracy of one seed at the same round"
 
 
 def marked(study, kind) -> set[str]:
@@ -120,7 +112,7 @@ def test_the_best_is_bold_and_what_may_be_as_good_is_underlined(tmp_path):
     table = tables.final_table(whole)
     assert marked(whole, Bold) == {"near", "same"} and marked(whole, Alike) == {"base"} and tables.BEST in table.notes
     assert not any(isinstance(text, (Bold, Alike)) for text in table.frame["Effective rank"])
-    best = best_of(whole.select([*LIKE]), ACCURACY._replace(better="lower"))
+    best = comparing.best_of(whole.select([*LIKE]), ACCURACY._replace(better="lower"))
     assert {cell.arm: kind for cell, kind in best.items()} == {"far": Bold}
     some = whole.select(["far", "base"])  # the best of those that are shown
     assert marked(some, Bold) == {"base"} and marked(some, Alike) == set()
