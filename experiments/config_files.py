@@ -91,7 +91,9 @@ def load_config(argument: str) -> ConfigDict:
         loader.exec_module(module)
         config = module.get_config(*of_config)
     except (Exception, SystemExit) as error:
-        raise error if isinstance(error, UserError) else UserError(f"--config={argument}: {explain(error)}") from error
+        if isinstance(error, UserError):
+            raise UserError(f"{':'.join([Path(path).name, *of_config])}: {error}") from error
+        raise UserError(f"--config={argument}: {explain(error)}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")
     return config

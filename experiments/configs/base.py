@@ -1,7 +1,6 @@
 """The base of the configs of this folder: the library's config, and variants, named after the file and a colon."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from ml_collections import ConfigDict
 
@@ -26,8 +25,7 @@ def variants(*names: str, start: Callable[[], ConfigDict] = get_config) -> Calla
         def get_config(arg: str = names[0]) -> ConfigDict:
             if arg not in names:
                 *others, last = (name or "nothing" for name in names)
-                file = Path(change.__code__.co_filename).name
-                raise UserError(f"{file}:{arg}: expected {', '.join(others)} or {last} after the file name")
+                raise UserError(f"expected {', '.join(others)} or {last} after the file name")
             config = start()
             change(config, arg)
             return config

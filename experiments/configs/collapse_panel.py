@@ -17,11 +17,9 @@ agreement; R; the bias of predictions; the probe next to the head; seconds of a 
 An arm whose head is not linear needs ``measurements=dict(head_spectrum=None)``.
 """
 
-import runpy
-
 from ml_collections import ConfigDict
 
-from experiments.config_files import find_config
+from experiments.config_files import find_config, load_config
 from experiments.configs import base
 
 BASELINES = {
@@ -49,9 +47,8 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def _config_of(arg):
-    name, _, argument = arg.partition(":")
-    get = runpy.run_path(str(find_config(f"collapse_panel:{arg}", name)))["get_config"]
-    return get(argument) if argument else get()
+    name, colon, argument = arg.partition(":")
+    return load_config(f"{find_config(name, name)}{colon}{argument}")
 
 
 def _digits():

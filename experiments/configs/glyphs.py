@@ -13,7 +13,6 @@ Synthetic images: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.core.records import UserError
 
 STUDIES = {  # number of classes, partition
     "dirichlet_10": (10, dict(name="dirichlet", alpha=0.05)),
@@ -23,11 +22,9 @@ STUDIES = {  # number of classes, partition
 }
 
 
-def get_config(arg: str = "dirichlet_10") -> ConfigDict:
-    if arg not in STUDIES:
-        raise UserError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} after the file name")
+@base.variants(*STUDIES)
+def get_config(config: ConfigDict, arg: str) -> None:
     num_classes, partition = STUDIES[arg]
-    config = base.get_config()
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 15, 5
     config.data = dict(source="glyphs", num_classes=num_classes, train_size=5000, test_size=2000)
     config.partition = partition
@@ -39,4 +36,3 @@ def get_config(arg: str = "dirichlet_10") -> ConfigDict:
         fedmr=base.methods(fedmr=dict(intra=1e-5, inter=0.1, variant="paper")),
         feduv=base.methods(feduv=dict(variance=num_classes / 4, uniformity=0.5)),
     )
-    return config

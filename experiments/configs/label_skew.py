@@ -45,12 +45,10 @@ def get_config(config: ConfigDict, arg: str) -> None:
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 20, 10
     config.network = dict(name="small_cnn", channels=(16, 32, 64))
     config.arms, config.watch = METHODS, "all"
-    if arg == "digits":
-        config.partition.alpha = 0.1
-    elif arg == "glyphs":
+    if arg == "glyphs":
         config.data = dict(source="glyphs", num_classes=10, train_size=2000, test_size=1000)
         config.network = dict(name="feduv_cnn")
-        config.partition.alpha, config.training.epochs = 0.1, 2
-    else:
+        config.training.epochs = 2
+    elif arg == "smoke":
         config.seeds, config.rounds, config.evaluate_every = (0,), 2, 1
         config.network.channels, config.training.epochs = (4, 16), 1

@@ -24,7 +24,7 @@ NETWORK = dict(name="small_cnn", channels=(16, 32, 64))
 @base.variants("", "smoke", "mnist")
 def get_config(config: ConfigDict, arg: str) -> None:
     if arg == "smoke":
-        config.rounds, config.seeds, config.partition.seed = 2, (0,), 0
+        config.rounds, config.partition.seed = 2, 0
         config.arms = {name: ARMS[name] for name in ("fedavg", "feddecorr")}
         return
     config.arms, config.network, config.seeds = ARMS, NETWORK, (0, 1, 2, 3, 4)

@@ -1,7 +1,6 @@
 """Shared parts of the configs of published tables and figures: data, the sizes of each, and a paper's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,46 +34,53 @@ class Paper(NamedTuple):
 
     def study(
         self,
-        file: str,
         *,
         arms: Mapping[str, Changes],
-        full: Changes,
-        offline: Changes,
+        settings: Mapping[str, Changes],
+        offline_settings: Mapping[str, Changes],
         smoke: Sequence[str],
         small: str = "",
         smoke_settings: Mapping[str, Changes] | None = None,
         smoke_network: Changes | None = None,
+        full: Changes = _NONE,
+        offline: Changes = _NONE,
+        paper: Changes = _NONE,
+        offline_paper: Changes = _NONE,
         **both: Any,
     ) -> Callable[..., ConfigDict]:
         """Returns the ``get_config`` of a table or figure, of a size: ``full``, ``offline``, ``small`` or ``smoke``.
 
         Args:
-            file: The ``__file__`` of the config.
             arms: As ``config.arms``. Changes of settings in other arms are left out.
-            full: The changes of the published setting; ``paper`` is a comparison by ``compared``.
-            offline: The changes of the version that a CPU can train, likewise.
+            settings: Those of the published version.
+            offline_settings: Those of the version that a CPU can train.
             smoke: The settings of ``offline`` that are trained for two rounds with one seed: seconds.
             small: The setting of ``offline`` that ``small`` trains for 20 rounds with one seed: minutes, at most two
                 million examples in all. Without it, there is no ``small``.
             smoke_settings: Settings to train instead.
             smoke_network: Their network instead of this paper's small network.
+            full: Other changes of the published version.
+            offline: Other changes of the version that a CPU can train.
+            paper: The numbers to compare with, as arguments of ``_compared``.
+            offline_paper: Those that are others offline.
             **both: Further changes of both versions.
         """
         defaults, both = plain(base_config()), {"arms": arms, **both}
+        common = defaults | self.shared
         versions = {
-            "full": _version(defaults | self.shared, self.full, both, full),
-            "offline": _version(defaults | self.shared, self.offline, both, offline),
+            "full": _version(common, paper, self.full, both, full, dict(settings=settings)),
+            "offline": _version(
+                common, {**paper, **offline_paper}, self.offline, both, offline, {"settings": offline_settings}
+            ),
         }
         if small:
             versions["small"] = _small(versions["offline"], small)
-        settings = smoke_settings or offline["settings"]
-        chosen = _of_arms({name: settings[name] for name in smoke}, arms)
+        chosen = _of_arms({name: (smoke_settings or offline_settings)[name] for name in smoke}, arms)
         versions["smoke"] = _smoke(versions["offline"], chosen, smoke_network or self.smoke_network)
 
         def get_config(arg: str = "offline") -> ConfigDict:
             if arg not in versions:
-                expected = ", ".join(versions)
-                raise UserError(f"{Path(file).name}:{arg}: expected one of {expected} after the file name")
+                raise UserError(f"expected one of {', '.join(versions)} after the file name")
             config = base_config()
             changed = {key: value for key, value in versions[arg].items() if value != defaults.get(key)}
             for key, value in plain(changed).items():  # a copy: settings share no dict that an override would change
@@ -84,30 +90,22 @@ class Paper(NamedTuple):
         return get_config
 
 
-def compared(
-    source: str,
-    rows: Rows = _NONE,
-    why: str = "",
-    *,
-    spreads: Rows = _NONE,
-    means: Rows = _NONE,
-    columns: Mapping[str, tuple[str, str]] = _NONE,
-    **of_metric: str,
-) -> dict:
-    """A paper's numbers as ``paper`` of a study: a row for each arm, whose columns are its settings.
+def _compared(values, source, rows=_NONE, why="", spreads=_NONE, means=_NONE, columns=_NONE, **of_metric):
+    """A paper's numbers as ``paper`` of a study with these values.
 
     Args:
         source: The paper and the table in it.
-        rows: By arm; None is unknown. Columns beyond the study's are left out.
+        rows: By arm, with a number for each setting; None is unknown. Columns beyond the study's are left out.
         why: Why ours are not comparable; empty where they are.
         spreads: The standard deviations in the same places; None if the paper has none.
         means: The rows of the study's means.
         columns: As ``config.paper.columns``; rows have them after the settings.
         **of_metric: ``metric`` and ``target``, if the numbers are not accuracies.
     """
-    given = dict(why=why, spreads=spreads, columns=columns) | of_metric
-    paper = dict(source=source, comparable=not why, rows=rows, means=means)
-    return paper | {key: value for key, value in given.items() if value}
+    places = [*values["settings"], *columns]
+    given = dict(why=why, spreads=spreads and by_setting(spreads, places), columns=columns) | of_metric
+    given |= dict(values=by_setting(rows, places) | by_setting(means, values["means"]))
+    return dict(source=source, comparable=not why) | {key: value for key, value in given.items() if value}
 
 
 def crossed(rows: Mapping[str, Changes], columns: Mapping[str, Changes]) -> dict[str, dict]:
@@ -122,14 +120,10 @@ def by_setting(rows: Rows, settings: Iterable[str]) -> dict[str, dict[str, float
     return {name: {arm: row[i] for arm, row in rows.items() if row[i] is not None} for i, name in columns}
 
 
-def _version(values, *changes):
+def _version(values, paper, *changes):
     for change in changes:
         values = merged(values, change)
-    paper = dict(values["paper"])
-    if "rows" in paper:
-        columns = [*values["settings"], *paper.get("columns", ())]
-        paper["values"] = by_setting(paper.pop("rows"), columns) | by_setting(paper.pop("means"), values["means"])
-        paper |= {"spreads": by_setting(paper["spreads"], columns)} if "spreads" in paper else {}
+    paper = _compared(values, **paper) if paper else {}
     return values | dict(paper=paper, settings=_of_arms(values["settings"], values["arms"]))
 
 

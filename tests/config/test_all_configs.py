@@ -1,13 +1,12 @@
 """Every config of the project, with every word that may follow its name, is resolved and checked; no data is read."""
 
-import importlib
 import re
 from pathlib import Path
 
 import pytest
 from conftest import one_line
 
-from experiments.config_files import CONFIGS, config_files
+from experiments.config_files import CONFIGS, config_files, load_config
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
 
@@ -15,13 +14,13 @@ FILES = [str(file.relative_to(CONFIGS).with_suffix("")) for file in config_files
 
 
 def config_of(name, variant):
-    return importlib.import_module(f"experiments.configs.{name.replace('/', '.')}").get_config(variant)
+    return load_config(f"{CONFIGS / name}.py:{variant}")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_variant_is_valid_and_another_one_is_answered(name):
     """What the methods, the training, the schedule and the privacy of all cells are made of; nothing is compiled."""
-    with one_line(f"^{Path(name).name}") as error:
+    with one_line(rf"^{Path(name).name}\.py:anything: ") as error:
         config_of(name, "anything")
     variants = ["quickstart:smoke", "private"]  # of ``collapse_panel``, which may be followed by another config
     if name != "collapse_panel":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import check
 
-from experiments.configs import collapse_panel
+from experiments.config_files import CONFIGS, load_config
 from experiments.configs.adapters import rank_collapse, vit_tables
 from experiments.configs.rank import central
 from experiments.study.resolving import resolve
@@ -77,4 +77,5 @@ def test_images_are_resized_and_the_first_training_examples_are_taken(monkeypatc
 
 
 def test_a_config_that_is_not_there():
-    check(r"^collapse_panel:missing\.py:x: no such file; ", collapse_panel.get_config, "missing.py:x")
+    panel = f"{CONFIGS / 'collapse_panel.py'}:missing.py:x"
+    check(r"^collapse_panel\.py:missing\.py:x: missing\.py: no such file; ", load_config, panel)

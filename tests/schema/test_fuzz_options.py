@@ -214,7 +214,7 @@ def test_right_line_of_a_config_works(config_file, line):
         ("return None", "get_config returned a NoneType, expected a ConfigDict"),
         ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
         ("open('absent')", "^--config=.*: FileNotFoundError: .*No such file or directory: 'absent'$"),
-        ("from fedjax_collapse import UserError; raise UserError('expected smoke')", "^expected smoke$"),
+        ("from fedjax_collapse import UserError; raise UserError('expected smoke')", r"^config\.py: expected smoke$"),
     ],
 )
 def test_config_files_that_return_something_else(config_file, line, message):

@@ -29,8 +29,7 @@ SKEWS = {"iid": dict(partition=dict(name="iid"))} | {
 
 
 def _adamw(learning_rate, decay, **options):
-    optimizer = dict(name="adamw", weight_decay=options.pop("weight_decay", 0.0))
-    schedule = dict(name="decay", factor=decay)
+    optimizer, schedule = dict(name="adamw", weight_decay=0.0), dict(name="decay", factor=decay)
     plain = dict(momentum=0.0, weight_decay=0.0)
     return dict(learning_rate=learning_rate, schedule=schedule, optimizer=optimizer, **plain, **options)
 
@@ -127,7 +126,7 @@ PAPERS = {  # source, why it is not comparable, metric, and by arm a number for 
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in STUDIES:
-        raise UserError(f"vit_tables.py:{arg}: expected one of {', '.join(STUDIES)} after the file name")
+        raise UserError(f"expected one of {', '.join(STUDIES)} after the file name")
     config = base.get_config()
     config.seeds, config.evaluate_every = (0, 1, 2), 5  # our choice
     for key, value in STUDIES[arg].items():

@@ -13,7 +13,6 @@ known: the number of clients, alpha and the round; ours are a guess.
 from experiments.configs.feddecorr import base
 
 get_config = base.grid(
-    __file__,
     base.skews([0.05]),
     "cifar10",
     smoke=["digits-0.05"],

@@ -15,4 +15,4 @@ from experiments.configs.feddecorr.figures2_7 import ALPHAS
 
 ARMS = base.arms("fedavgm", "fedprox", "moon")  # paper
 
-get_config = base.grid(__file__, base.skews(ALPHAS), "cifar100", smoke=["digits-0.05"], arms=ARMS)
+get_config = base.grid(base.skews(ALPHAS), "cifar100", smoke=["digits-0.05"], arms=ARMS)

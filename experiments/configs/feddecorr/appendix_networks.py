@@ -27,13 +27,10 @@ def _offline(width):
 
 
 get_config = base.study(
-    __file__,
     arms=base.arms("fedavg"),
-    full=dict(
-        settings=crossed(_networks("cifar100"), base.skews(ALPHAS))
-        | base.settings(base.skews(ALPHAS), "cifar10", "tiny")
-    ),
-    offline=base.OFFLINE_100 | dict(seeds=(0,), settings=_offline(width=0.25)),
+    settings=crossed(_networks("cifar100"), base.skews(ALPHAS)) | base.settings(base.skews(ALPHAS), "cifar10", "tiny"),
+    offline_settings=_offline(width=0.25),
+    offline=base.OFFLINE_100 | dict(seeds=(0,)),
     smoke=[f"{name}-0.25" for name in ("digits-resnet18", "digits-resnet32", "glyphs10", "glyphs100")],
     smoke_settings=_offline(width=0.1),
 )

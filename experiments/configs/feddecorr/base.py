@@ -3,11 +3,11 @@
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.configs.base import GetConfig, methods
-from fedjax_collapse.config.published import DIGITS, Changes, Paper, Rows, compared, crossed
+from fedjax_collapse.config.published import Changes, Paper, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"
@@ -43,30 +43,15 @@ def arms(*names: str) -> dict:
 WITH_AND_WITHOUT = arms("fedavg", "fedavg_decorr")  # the arms of most tables
 
 study = Paper(
-    shared=dict(
-        clients=10,  # paper
-        participation=1.0,  # paper
-        training=dict(
-            epochs=10,  # paper
-            batch_size=64,  # paper; the last partial batch is kept, as in the released code
-            learning_rate=0.01,  # paper
-            momentum=0.9,  # paper; reset in every round, as in the released code
-            weight_decay=1e-5,  # paper: of CIFAR10
-            augmentation="none",
-        ),
-        seeds=(0, 1, 2),  # paper: three runs; which seeds, and a partition for each, are our choice
-    ),
+    # paper: three runs; which seeds, and a partition for each, are our choice, as evaluations: tables are of the last
+    # round. The base config has the paper's ten clients, all in every round, learning rate 0.01, momentum 0.9, reset in
+    # every round as in the released code, and weight decay 1e-5 (of CIFAR10).
+    shared=dict(seeds=(0, 1, 2), evaluate_every=5),
     full=dict(  # data and rounds are those of ``DATA``
+        training=dict(epochs=10, batch_size=64),  # paper; the last partial batch is kept, as in the released code
         network=dict(name="mobilenet_v2"),  # paper; the released code's variant for small images
-        evaluate_every=5,  # our choice; the tables are of the last round
     ),
-    offline=dict(  # our choices throughout
-        data=DIGITS,
-        network=dict(name="small_cnn"),
-        rounds=30,
-        evaluate_every=5,
-        training=dict(epochs=5, batch_size=32),
-    ),
+    offline={},  # our choice: the base config's digits, small_cnn, 30 rounds of five epochs, batches of 32
     smoke_network=dict(name="small_cnn", channels=(16,)),
 ).study
 # of a hundred classes: fewer passes over more and larger images
@@ -124,35 +109,26 @@ NAMES = dict(cifar10="CIFAR10", cifar100="CIFAR100", tiny="Tiny-ImageNet")
 
 
 def grid(
-    file: str,
     columns: Mapping[str, Changes],
     *data: str,
-    smoke: Sequence[str],
     digits: Mapping[str, Changes] | None = None,
-    source: str = SOURCE,
-    rows: Rows | None = None,
-    spreads: Rows | None = None,
-    arms: Mapping[str, Changes] = WITH_AND_WITHOUT,
-    full: Changes | None = None,
-    offline: Changes | None = None,
+    paper: Changes | None = None,
+    why: str = WHY,
     **both: Any,
 ) -> GetConfig:
     """Returns the ``get_config`` of a study with these columns on each of the data sets, offline on digits.
 
     Args:
-        file: as in ``study``, like ``smoke``, ``arms`` and ``both``.
         columns: settings on one data set.
         *data: of ``:full``; ``:offline`` is compared with the first of them.
         digits: other columns offline.
-        source: the paper and its table, which has the ``rows`` and ``spreads``, as in ``compared``.
-        full: other changes of ``:full``.
-        offline: other changes of ``:offline``.
+        paper: as in ``study``.
+        why: the numbers of ``:offline`` are not comparable with those of a data set, ``{}``.
+        **both: as in ``study``; the arms are by default FedAvg with and without FedDecorr.
     """
-    versions = dict(settings=settings(columns, *data)), dict(settings=settings(digits or columns, "digits"))
-    if rows:
-        first = NAMES[data[0]]
+    found = dict(settings=settings(columns, *data), offline_settings=settings(digits or columns, "digits"))
+    if paper:
+        first, source = NAMES[data[0]], paper["source"]
         part = f"{source}, {first}" if len(data) > 1 else source
-        versions[0]["paper"] = compared(source, rows, spreads=spreads or {})
-        versions[1]["paper"] = compared(part, rows, WHY.format(first), spreads=spreads or {})
-    of_full, of_offline = (own | (more or {}) for own, more in zip(versions, (full, offline), strict=True))
-    return study(file, arms=arms, full=of_full, offline=of_offline, smoke=smoke, **both)
+        found |= dict(paper=paper, offline_paper=dict(source=part, why=why.format(first)))
+    return study(**dict(arms=WITH_AND_WITHOUT) | found | both)

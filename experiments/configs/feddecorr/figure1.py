@@ -17,7 +17,6 @@ from experiments.configs.feddecorr import base
 ALPHAS = (0.05, "iid")  # our choice
 
 get_config = base.grid(
-    __file__,
     base.skews(ALPHAS),
     "cifar10",
     smoke=["digits-0.05"],

@@ -24,5 +24,5 @@ def _columns(classes):
 SMOKE = ["digits-0.1", "digits-3-classes"]
 
 get_config = base.grid(
-    __file__, _columns(CLASSES), "tiny", digits=_columns((3, 4, 5)), smoke=SMOKE, evaluate_every=1
+    _columns(CLASSES), "tiny", digits=_columns((3, 4, 5)), smoke=SMOKE, evaluate_every=1
 )  # of the curve: every round

@@ -18,4 +18,4 @@ STRENGTHS = (0.01, 0.05, 0.1, 0.2, 0.3)  # paper; its 0 is the arm fedavg
 
 SWEEP = {"methods.feddecorr.strength": STRENGTHS}
 
-get_config = base.grid(__file__, base.skews(ALPHAS), "cifar10", "tiny", smoke=["digits-0.1"], sweep=SWEEP)
+get_config = base.grid(base.skews(ALPHAS), "cifar10", "tiny", smoke=["digits-0.1"], sweep=SWEEP)

@@ -19,4 +19,4 @@ ALPHAS = (0.01, 0.05, 0.25, "iid")  # paper
 
 SMOKE = ["digits-0.05", "digits-iid"]
 
-get_config = base.grid(__file__, base.skews(ALPHAS), "cifar100", smoke=SMOKE, watch="all")  # paper: appendix E
+get_config = base.grid(base.skews(ALPHAS), "cifar100", smoke=SMOKE, watch="all")  # paper: appendix E

@@ -11,20 +11,15 @@
 """
 
 from experiments.configs.feddecorr import base, table1
-from fedjax_collapse.config.published import compared
 
 FIRST = base.skews(base.ALPHAS[:1])
-ARMS = base.WITH_AND_WITHOUT
-PAPER, SPREADS = ({arm: rows[arm][:1] for arm in ARMS} for rows in (table1.PAPER, table1.SPREADS))
+PAPER, SPREADS = ({arm: rows[arm][:1] for arm in base.WITH_AND_WITHOUT} for rows in (table1.PAPER, table1.SPREADS))
 SOURCE = f"{base.SOURCE}, Table 1"
 
-get_config = base.study(
-    __file__,
-    arms=ARMS,
-    full=dict(settings=base.settings(FIRST, "cifar10"), paper=compared(SOURCE, PAPER, spreads=SPREADS)),
-    offline=dict(
-        settings=base.settings(FIRST, "digits"),
-        paper=compared(f"{SOURCE}, CIFAR10", PAPER, spreads=SPREADS, why=base.WHY.format("CIFAR10")),
-    ),
+get_config = base.grid(
+    FIRST,
+    "cifar10",
     smoke=["digits-0.05"],
+    paper=dict(source=SOURCE, rows=PAPER, spreads=SPREADS),
+    offline_paper=dict(source=f"{SOURCE}, CIFAR10", why=base.WHY.format("CIFAR10")),
 )

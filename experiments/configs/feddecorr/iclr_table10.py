@@ -15,6 +15,6 @@ from experiments.configs.feddecorr import base
 
 CLASSES = base.pathological((2, 3))  # our guess
 PAPER = {"fedavg": (45.61, 67.53), "fedavg_decorr": (47.63, 74.51)}  # percent
-SOURCE = "Shi et al., ICLR 2023, Table 10"
+TABLE = dict(source="Shi et al., ICLR 2023, Table 10", rows=PAPER)
 
-get_config = base.grid(__file__, CLASSES, "cifar10", smoke=["digits-2"], source=SOURCE, rows=PAPER)
+get_config = base.grid(CLASSES, "cifar10", smoke=["digits-2"], paper=TABLE)

@@ -8,7 +8,6 @@
 
 from experiments.configs.feddecorr import table4
 
-SOURCE = "Shi et al., ICLR 2023, Table 3"
 ALPHAS = (0.05, 0.1, 0.5)  # paper
 OF_HALF = {  # percent, alpha 0.5, 10 to 100 clients
     "fedavg": (46.92, 43.64, 37.22, 34.89, 30.21),
@@ -18,4 +17,5 @@ PAPER = {arm: (*row[10:], *OF_HALF[arm]) for arm, row in table4.PAPER.items()}
 
 SMOKE = ["glyphs-0.5-10", "glyphs-0.5-50"]
 
-get_config = table4.on_clients(__file__, ["tiny"], ALPHAS, SOURCE, PAPER, SMOKE)
+TABLE = dict(source="Shi et al., ICLR 2023, Table 3", rows=PAPER)
+get_config = table4.on_clients(["tiny"], ALPHAS, TABLE, SMOKE)

@@ -38,13 +38,10 @@ SPREADS = {  # standard deviation over three runs, in the same places
 }
 
 get_config = base.grid(
-    __file__,
     base.skews(base.ALPHAS),
     *("cifar10", "cifar100", "tiny"),
     smoke=["digits-0.1", "digits-iid"],
     small="digits-0.05",
-    source=f"{base.SOURCE}, Table 1",
-    rows=PAPER,
-    spreads=SPREADS,
+    paper=dict(source=f"{base.SOURCE}, Table 1", rows=PAPER, spreads=SPREADS),
     arms=base.arms(),
 )

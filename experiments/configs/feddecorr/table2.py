@@ -45,13 +45,10 @@ SETTINGS = {
 }
 
 get_config = base.grid(
-    __file__,
     base.pathological(CLASSES["cifar10"]),
     *CLASSES,
     smoke=["digits-3"],
-    source=f"{base.SOURCE}, Table 2",
-    rows=PAPER,
-    spreads=SPREADS,
+    paper=dict(source=f"{base.SOURCE}, Table 2", rows=PAPER, spreads=SPREADS),
     arms=base.arms(),
-    full=dict(settings=SETTINGS),
+    settings=SETTINGS,
 )

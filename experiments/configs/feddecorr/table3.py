@@ -16,7 +16,7 @@ ones.
 """
 
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import DOMAINS, compared
+from fedjax_collapse.config.published import DOMAINS
 
 TEN_CLASSES = (  # of DomainNet, released code (FedBN)
     "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",
@@ -75,32 +75,30 @@ DOMAINNET = dict(
 )
 
 get_config = base.study(
-    __file__,
     arms=arms(),
     measurements=dict(domains="domain_accuracy"),
+    settings=dict(office=OFFICE, domainnet=DOMAINNET),
+    offline_settings=dict(glyphs={}),
     full=dict(
-        settings=dict(office=OFFICE, domainnet=DOMAINNET),
         network=dict(name="alexnet"),  # released code (FedBN): AlexNet with BatchNorm, images of 256x256 pixels
         training=dict(
             epochs=1,  # paper
             augmentation="fedbn_domains",  # released code (FedBN)
         ),
         rounds=300,  # paper
-        paper=compared(f"{base.SOURCE}, Table 3", PAPER, spreads=SPREADS, columns=COLUMNS),
     ),
     offline=dict(
-        settings=dict(glyphs={}),
         clients=4,
         data=DOMAINS,
         partition=dict(name="domain", truncation=0.5),
         training=dict(epochs=1),
         rounds=60,
-        paper=compared(
-            f"{base.SOURCE}, Table 3, Office-Caltech10, average",
-            PAPER,
-            why="ours are synthetic images and a small network, not Office-Caltech10 and AlexNet",
-            spreads=SPREADS,
-        ),
+    ),
+    paper=dict(source=f"{base.SOURCE}, Table 3", rows=PAPER, spreads=SPREADS, columns=COLUMNS),
+    offline_paper=dict(
+        source=f"{base.SOURCE}, Table 3, Office-Caltech10, average",
+        why="ours are synthetic images and a small network, not Office-Caltech10 and AlexNet",
+        columns={},
     ),
     smoke=["glyphs"],
 )

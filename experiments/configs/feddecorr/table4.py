@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from experiments.configs.base import GetConfig
 from experiments.configs.feddecorr import base
-from fedjax_collapse.config.published import GLYPHS_100, Rows, compared, crossed
+from fedjax_collapse.config.published import GLYPHS_100, Changes, crossed
 
 CLIENTS = (10, 20, 30, 50, 100)  # paper
 EVERY, SHARE = 30, 0.2  # paper: beyond 30 clients, a fifth of them takes part in a round
@@ -43,22 +43,19 @@ def of_clients(alphas: Iterable[float], rounds: int) -> dict[str, dict]:
     return crossed(base.skews(alphas), few | many)
 
 
-def on_clients(
-    file: str, data: Sequence[str], alphas: Iterable[float], source: str, rows: Rows, smoke: Sequence[str]
-) -> GetConfig:
+def on_clients(data: Sequence[str], alphas: Iterable[float], paper: Changes, smoke: Sequence[str]) -> GetConfig:
     """Returns the ``get_config`` of a study with these data sets and alphas, in the order of the table.
 
     Offline, on glyphs of a hundred classes, all see as many images: a fifth of the clients has five times as many
     rounds.
     """
-    first = base.NAMES[data[0]]
-    settings = base.settings(of_clients(alphas, rounds=100), *data)  # paper: the rounds
-    of_glyphs = crossed(dict(glyphs={}), of_clients(alphas, rounds=round(OFFLINE["rounds"] / SHARE)))
-    paper = compared(f"{source}, {first}" if len(data) > 1 else source, rows, why=WHY.format(first))
-    full, offline = dict(settings=settings, paper=compared(source, rows)), dict(settings=of_glyphs, paper=paper)
-    return base.study(file, arms=base.WITH_AND_WITHOUT, full=full, offline=OFFLINE | offline, smoke=smoke)
+    rounds = round(OFFLINE["rounds"] / SHARE)
+    of_glyphs = dict(offline_settings=crossed(dict(glyphs={}), of_clients(alphas, rounds)), offline=OFFLINE)
+    columns = of_clients(alphas, rounds=100)  # paper: the rounds
+    return base.grid(columns, *data, paper=paper, why=WHY, smoke=smoke, **of_glyphs)
 
 
 SMOKE = ["glyphs-0.1-10", "glyphs-0.1-50"]
+TABLE = dict(source=f"{base.SOURCE}, Table 4", rows=PAPER)
 
-get_config = on_clients(__file__, ["cifar100", "tiny"], ALPHAS, f"{base.SOURCE}, Table 4", PAPER, SMOKE)
+get_config = on_clients(["cifar100", "tiny"], ALPHAS, TABLE, SMOKE)

@@ -24,6 +24,6 @@ PAPER = {  # percent: CIFAR100 at both alphas, Tiny-ImageNet at both, each with 
 }
 
 CELLS = crossed(base.skews(ALPHAS), {f"{epochs}": dict(training=dict(epochs=epochs)) for epochs in EPOCHS})
-SOURCE, SMOKE = f"{base.SOURCE}, Table 5", ["digits-0.1-1", "digits-0.1-5"]
+TABLE, SMOKE = dict(source=f"{base.SOURCE}, Table 5", rows=PAPER), ["digits-0.1-1", "digits-0.1-5"]
 
-get_config = base.grid(__file__, CELLS, "cifar100", "tiny", smoke=SMOKE, source=SOURCE, rows=PAPER)
+get_config = base.grid(CELLS, "cifar100", "tiny", smoke=SMOKE, paper=TABLE)

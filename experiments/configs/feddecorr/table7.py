@@ -29,6 +29,6 @@ ARMS = dict(
     fedavg_decorr=base.WITH_AND_WITHOUT["fedavg_decorr"],
     equation_7=dict(methods=dict(singular_value_variance=dict(strength=0.1))),  # our choice
 )
-SOURCE = f"{base.SOURCE}, Table 7"
+TABLE = dict(source=f"{base.SOURCE}, Table 7", rows=PAPER)
 
-get_config = base.grid(__file__, base.skews(ALPHAS), "tiny", smoke=["digits-0.1"], source=SOURCE, rows=PAPER, arms=ARMS)
+get_config = base.grid(base.skews(ALPHAS), "tiny", smoke=["digits-0.1"], paper=TABLE, arms=ARMS)

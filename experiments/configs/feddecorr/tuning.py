@@ -22,4 +22,4 @@ GRIDS = {  # paper
 
 ARMS = base.arms("fedprox", "moon", "fedavgm")
 
-get_config = base.grid(__file__, base.skews(ALPHAS), "cifar10", smoke=["digits-0.1"], arms=ARMS, sweep=GRIDS)
+get_config = base.grid(base.skews(ALPHAS), "cifar10", smoke=["digits-0.1"], arms=ARMS, sweep=GRIDS)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.configs.base import GetConfig, methods
-from fedjax_collapse.config.published import DIGITS, GLYPHS, GLYPHS_100, Changes, Paper, compared
+from fedjax_collapse.config.published import GLYPHS, GLYPHS_100, Changes, Paper
 
 SOURCE = "Fan et al., TMLR 2023"
-WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"
+WHY = "ours are digits of 8x8 pixels and a small network, not {} and ResNet18; its strengths are not known"
 WHY_FULL = "the strengths of its methods are not known, ours stand in the config"
 SPLITS = {  # of ten classes, paper: name -> clients, classes of each; None is no skew
     "P5C2": (5, 2),
@@ -73,15 +73,11 @@ study = Paper(
             augmentation="none",
         ),
         seeds=(0, 1, 2),  # our choice; how many runs the paper's numbers are of is not known
+        evaluate_every=5,  # our choice
     ),
-    full=dict(evaluate_every=5),  # our choice; data, network and rounds are those of ``DATA``
-    offline=dict(  # our choices throughout
-        data=DIGITS,
-        network=dict(name="small_cnn"),
-        rounds=30,
-        evaluate_every=5,
-        training=dict(epochs=5, batch_size=16),
-    ),
+    full={},  # data, network and rounds are those of ``DATA``
+    # our choices throughout, with the base config's digits, small_cnn and 30 rounds
+    offline=dict(training=dict(epochs=5, batch_size=16)),
     smoke_network=dict(name="small_cnn", channels=(16,)),
 ).study
 
@@ -130,10 +126,9 @@ def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def on_splits(
-    file: str,
     chosen: Mapping[str, Changes],
     paper: Mapping[str, Any],
-    paper_of_digits: Mapping[str, Any],
+    of_digits: Mapping[str, Any] = {},
     like: str = "CIFAR10",
     rounds: int = 30,
     **both: Any,
@@ -141,18 +136,17 @@ def on_splits(
     """Returns the ``get_config`` of a study in these settings, offline on the same splits of digits.
 
     Args:
-        file: as in ``study``, like ``both``.
         chosen: the settings of ``:full``.
-        paper: arguments of ``compared``; with its ``means``, the study has the means of each data set.
-        paper_of_digits: what the numbers offline are compared with, likewise.
+        paper: as in ``study``; with its ``means``, the study has the means of each data set.
+        of_digits: what the numbers offline are compared with, if others.
         like: the data set in place of which the digits stand.
         rounds: of ``:offline``.
+        **both: as in ``study``.
     """
 
-    def version(chosen, paper, why):
-        means = dict(means=means_of_data(chosen)) if "means" in paper else {}
-        return dict(settings=chosen, paper=compared(**paper, why=why), **means)
+    def means(settings):
+        return dict(means=means_of_data(settings)) if "means" in paper else {}
 
-    offline = version(DIGITS_SETTINGS, paper_of_digits, WHY.format(like, "ResNet18")) | dict(rounds=rounds)
-    smoke = ["digits-P5C2", "digits-IID"]
-    return study(file, full=version(chosen, paper, WHY_FULL), offline=offline, smoke=smoke, **both)
+    both |= dict(paper={"why": WHY_FULL, **paper}, offline_paper={"why": WHY.format(like), **of_digits})
+    both |= dict(full=means(chosen), offline=means(DIGITS_SETTINGS) | dict(rounds=rounds))
+    return study(settings=chosen, offline_settings=DIGITS_SETTINGS, smoke=["digits-P5C2", "digits-IID"], **both)

@@ -16,15 +16,10 @@ from experiments.configs.fedmr import base
 LITE = {f"lite{rows}": dict(methods=dict(fedmr=base.FEDMR | dict(lite=rows))) for rows in (10, 50)}  # paper
 
 get_config = base.study(
-    __file__,
     arms=base.arms() | LITE,
     engine=dict(runs="separate"),  # to time each
-    full=dict(settings=base.SETTINGS),
-    offline=dict(
-        settings=base.DIGITS_SETTINGS,
-        rounds=20,
-        seeds=(0,),
-        training=dict(batch_size=64),  # of which Lite takes 10 or 50
-    ),
+    settings=base.SETTINGS,
+    offline_settings=base.DIGITS_SETTINGS,
+    offline=dict(rounds=20, seeds=(0,), training=dict(batch_size=64)),  # of which Lite takes 10 or 50
     smoke=["digits-P10C3"],
 )

@@ -13,7 +13,7 @@ of P100C3 alone; the mean over the three splits is 3.14.
 """
 
 from experiments.configs.fedmr import base
-from fedjax_collapse.config.published import DOMAINS, compared
+from fedjax_collapse.config.published import DOMAINS, Rows
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
 OF_HUNDRED = {"P10C10": (10, 10), "P50C10": (50, 10), "P100C10": (100, 10)}  # paper
@@ -37,7 +37,6 @@ ISIC = dict(
     training=dict(augmentation="flamby_isic2019"),  # FLamby's code
 )
 
-SOURCE = f"{base.SOURCE}, Table 2"
 CIFAR10 = base.settings("cifar10", OF_TEN)
 CIFAR100 = base.settings("cifar100", OF_HUNDRED)
 # the same splits of glyphs
@@ -45,14 +44,20 @@ OFFLINE = dict(rounds=15, training=dict(epochs=2), seeds=(0,))
 OFFLINE_10 = base.settings("glyphs10", OF_TEN)
 OFFLINE_100 = base.settings("glyphs100", OF_HUNDRED)
 
+
+def paper(table: str, rows: Rows, **of_metric: str) -> dict:
+    """Returns the paper's numbers as arguments of ``study``."""
+    source = f"{base.SOURCE}, {table}"
+    return dict(paper=dict(source=source, rows=rows, why=base.WHY_FULL, **of_metric), offline_paper=dict(why=WHY))
+
+
 get_config = base.study(
-    __file__,
     arms=base.arms(),
-    full=dict(settings=CIFAR10 | CIFAR100 | dict(isic2019=ISIC), paper=compared(SOURCE, PAPER, why=base.WHY_FULL)),
-    offline=OFFLINE
-    | dict(
-        settings=OFFLINE_10 | OFFLINE_100 | dict(domains=dict(data=DOMAINS, clients=4, partition=dict(name="domain"))),
-        paper=compared(SOURCE, PAPER, why=WHY),
-    ),
+    settings=CIFAR10 | CIFAR100 | dict(isic2019=ISIC),
+    offline_settings=OFFLINE_10
+    | OFFLINE_100
+    | dict(domains=dict(data=DOMAINS, clients=4, partition=dict(name="domain"))),
+    offline=OFFLINE,
+    **paper("Table 2", PAPER),
     smoke=["glyphs10-P50C3", "glyphs100-P10C10", "domains"],
 )

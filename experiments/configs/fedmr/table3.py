@@ -13,7 +13,7 @@ examples each is (up). The paper adds C d in millions, rounded to three decimals
 """
 
 from experiments.configs.fedmr import base, table2
-from fedjax_collapse.config.published import GLYPHS, GLYPHS_100, compared
+from fedjax_collapse.config.published import GLYPHS, GLYPHS_100
 
 PAPER = {  # FMNIST, SVHN, CIFAR10, CIFAR100, ISIC2019
     "fedavg": (11.182e6, 11.184e6, 11.184e6, 36.565e6, 4.875e6),
@@ -33,17 +33,16 @@ def _with_splits(settings):
     return {name: setting | (cifar100 if name == "cifar100" else others) for name, setting in settings.items()}
 
 
-SOURCE = f"{base.SOURCE}, Table 3"
 FULL = _with_splits(base.DATA) | dict(isic2019=table2.ISIC)
 GLYPHS_OF = {name: dict(data=data | dict(train_size=1000, test_size=100)) for name, data in _SHAPES.items()}
 NETWORKS = {name: setting | dict(network=base.DATA[name]["network"]) for name, setting in GLYPHS_OF.items()}
 
 get_config = base.study(
-    __file__,
     arms=base.arms(),
     # the paper's numbers of the first of its data sets; they depend on shapes alone
-    full=dict(settings=FULL, paper=compared(SOURCE, PAPER, metric="numbers_sent")),
-    offline=dict(settings=_with_splits(NETWORKS), paper=compared(SOURCE, PAPER, metric="numbers_sent")),
+    paper=dict(source=f"{base.SOURCE}, Table 3", rows=PAPER, metric="numbers_sent"),
+    settings=FULL,
+    offline_settings=_with_splits(NETWORKS),
     smoke=["fmnist"],
     smoke_settings=_with_splits(GLYPHS_OF),
 )

@@ -11,7 +11,6 @@ rounds. ``fedjax-collapse report runs/mr4 --format=md,tex`` writes the table wit
 """
 
 from experiments.configs.fedmr import base, table2
-from fedjax_collapse.config.published import compared
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
     "fedavg": (400, 400, 400),
@@ -24,16 +23,12 @@ PAPER = {  # rounds: P10C10, P50C10, P100C10
     "fedmr": (149, 293, 368),
 }
 
-
-def _compared(why):
-    return compared(f"{base.SOURCE}, Table 4", PAPER, why, metric="rounds_to_target", target="fedavg")
-
-
 get_config = base.study(
-    __file__,
     arms=base.arms(),
     evaluate_every=1,
-    full=dict(settings=table2.CIFAR100, paper=_compared(base.WHY_FULL)),
-    offline=table2.OFFLINE | dict(settings=table2.OFFLINE_100, paper=_compared(table2.WHY)),
+    settings=table2.CIFAR100,
+    offline_settings=table2.OFFLINE_100,
+    offline=table2.OFFLINE,
+    **table2.paper("Table 4", PAPER, metric="rounds_to_target", target="fedavg"),
     smoke=["glyphs100-P10C10"],
 )

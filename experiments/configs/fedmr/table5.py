@@ -11,7 +11,6 @@ that of table 2.
 """
 
 from experiments.configs.fedmr import base, table2
-from fedjax_collapse.config.published import compared
 
 SHARES = (0.5, 0.8, 1.0)  # paper
 PAPER = {  # percent: CIFAR10 P10C3, P50C3, P100C3, CIFAR100 P10C10, P50C10, P100C10
@@ -20,14 +19,12 @@ PAPER = {  # percent: CIFAR10 P10C3, P50C3, P100C3, CIFAR100 P10C10, P50C10, P10
     "fedmr submission=1.0": (82.75, 79.58, 76.93, 57.27, 53.36, 49.60),
 }
 
-SOURCE = f"{base.SOURCE}, Table 5"
-
 get_config = base.study(
-    __file__,
     arms=base.arms("fedavg") | dict(fedmr=dict(methods=dict(fedmr=base.FEDMR | dict(submission=1.0)))),
     sweep={"methods.fedmr.submission": SHARES},
-    full=dict(settings=table2.CIFAR10 | table2.CIFAR100, paper=compared(SOURCE, PAPER, why=base.WHY_FULL)),
-    offline=table2.OFFLINE
-    | dict(settings=table2.OFFLINE_10 | table2.OFFLINE_100, paper=compared(SOURCE, PAPER, why=table2.WHY)),
+    settings=table2.CIFAR10 | table2.CIFAR100,
+    offline_settings=table2.OFFLINE_10 | table2.OFFLINE_100,
+    offline=table2.OFFLINE,
+    **table2.paper("Table 5", PAPER),
     smoke=["glyphs10-P10C3", "glyphs100-P10C10"],
 )

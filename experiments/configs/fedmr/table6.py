@@ -27,7 +27,6 @@ def _fedmr(**off):
 SOURCE, OF_CIFAR10 = f"{base.SOURCE}, Table 6", {arm: row[2:3] for arm, row in MEANS.items()}
 
 get_config = base.on_splits(
-    __file__,
     base.SETTINGS,
     dict(source=SOURCE, means=MEANS),
     dict(source=f"{SOURCE}, CIFAR10", means=OF_CIFAR10),

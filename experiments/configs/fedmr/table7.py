@@ -27,13 +27,10 @@ PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID
 }
 
 INTRA = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
-OF_PAPER = dict(source=f"{base.SOURCE}, Table 7, CIFAR10", rows=PAPER, metric=METRIC)
 
 get_config = base.on_splits(
-    __file__,
     base.settings("cifar10", base.SPLITS),
-    OF_PAPER,
-    OF_PAPER,
+    dict(source=f"{base.SOURCE}, Table 7, CIFAR10", rows=PAPER, metric=METRIC),
     arms=base.arms() | dict(fedmr_intra=INTRA),
     measurements=dict(unevenness="eigenvalue_variance", ranks="feature_ranks"),
 )

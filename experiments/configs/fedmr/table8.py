@@ -31,4 +31,4 @@ def _arms():
 OF_PAPER = dict(source=f"{base.SOURCE}, Table 8", means=ROWS)
 FMNIST = base.settings("fmnist", base.SPLITS)
 
-get_config = base.on_splits(__file__, FMNIST, OF_PAPER, OF_PAPER, like="Fashion-MNIST", rounds=20, arms=_arms())
+get_config = base.on_splits(FMNIST, OF_PAPER, like="Fashion-MNIST", rounds=20, arms=_arms())

@@ -9,7 +9,7 @@ of models trained on the other nine tenths is not said: ours train on all.
 from collections.abc import Sequence
 
 from experiments.configs.base import methods
-from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper, Rows, compared
+from fedjax_collapse.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper, Rows
 
 SOURCE = "Son et al., CVPR 2024"
 OFFLINE_WHY = (
@@ -53,9 +53,7 @@ def with_variance(setting: dict, num_classes: int) -> dict:
 
 
 study = Paper(
-    shared=dict(
-        clients=10,  # paper: of label skew
-        participation=1.0,  # paper
+    shared=dict(  # the base config has the paper's ten clients of label skew, all in every round
         training=dict(
             epochs=10,  # paper
             batch_size=128,  # released code
@@ -67,13 +65,12 @@ study = Paper(
             augmentation="none",
         ),
         seeds=(0, 1, 2),  # paper: three runs; the released code's default seed is 42
+        evaluate_every=5,  # our choice
     ),
-    full=dict(evaluate_every=5),  # our choice; data, network and rounds are those of ``data_sets``
-    offline=dict(  # our choices throughout
-        data=DIGITS,
-        network=dict(name="small_cnn", projector="feduv", projector_dim=64),
+    full={},  # data, network and rounds are those of ``data_sets``
+    offline=dict(  # our choices throughout, with the base config's digits and small_cnn
+        network=dict(projector="feduv", projector_dim=64),
         rounds=20,
-        evaluate_every=5,
         training=dict(epochs=3, batch_size=16),
     ),
     smoke_network=dict(name="small_cnn", channels=(16,), projector="feduv"),
@@ -123,15 +120,13 @@ def offline_sets(*names: str) -> dict[str, dict]:
     return {name: every[name] for name in names or every}
 
 
-def papers(
-    table: str, rows: Rows, spreads: Rows | None = None, columns: Sequence[int] = (), why: str = "", **of_metric: str
-) -> tuple[dict, dict]:
-    """Returns the paper's numbers as ``paper`` of ``:full`` and of ``:offline``, which has these columns, or all."""
+def papers(table: str, rows: Rows, spreads: Rows | None = None, columns: Sequence[int] = (), **of_metric: str) -> dict:
+    """Returns the paper's numbers as arguments of ``study``; ``:offline`` has these columns of them, or all."""
 
     def of_columns(rows):
-        return {arm: [row[i] for i in columns] if columns else row for arm, row in (rows or {}).items()}
+        return {arm: [row[i] for i in columns] if columns else row for arm, row in rows.items()}
 
-    source = f"{SOURCE}, {table}"
+    source, spreads = f"{SOURCE}, {table}", spreads or {}
     part = f"{source}, STL10, CIFAR100, PACS" if columns else source
-    of_offline = compared(part, of_columns(rows), OFFLINE_WHY, spreads=of_columns(spreads), **of_metric)
-    return compared(source, rows, why, spreads=spreads or {}, **of_metric), of_offline
+    other = dict(source=part, rows=of_columns(rows), why=OFFLINE_WHY, spreads=of_columns(spreads))
+    return dict(paper=dict(source=source, rows=rows, spreads=spreads, **of_metric), offline_paper=other)

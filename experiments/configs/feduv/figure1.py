@@ -17,13 +17,10 @@ from fedjax_collapse.config.published import GLYPHS_100, crossed
 SKEWS = {"iid": dict(partition=dict(name="iid")), "0.01": base.label_skew(0.01)}  # our choice
 
 get_config = base.study(
-    __file__,
     arms=base.arms("fedavg", "freeze", "feduv"),
     measurements=dict(head="head_spectrum"),
-    full=dict(settings=crossed(base.data_sets("cifar100"), SKEWS)),
-    offline=dict(
-        settings={f"glyphs-{name}": base.with_variance(skew, 100) for name, skew in SKEWS.items()},
-        data=GLYPHS_100,
-    ),
+    settings=crossed(base.data_sets("cifar100"), SKEWS),
+    offline_settings={f"glyphs-{name}": base.with_variance(skew, 100) for name, skew in SKEWS.items()},
+    offline=dict(data=GLYPHS_100),
     smoke=["glyphs-iid"],
 )

@@ -14,10 +14,9 @@ axis (ours: rounds).
 from experiments.configs.feduv import base
 
 get_config = base.study(
-    __file__,
     arms=base.arms("fedavg", "feduv"),  # paper
     evaluate_every=1,
-    full=dict(settings=base.data_sets()),
-    offline=dict(settings=base.offline_sets()),
+    settings=base.data_sets(),
+    offline_settings=base.offline_sets(),
     smoke=["digits"],
 )

@@ -14,12 +14,11 @@ number of clients are not known.
 from experiments.configs.feduv import base
 
 get_config = base.study(
-    __file__,
     arms=base.arms("fedavg", "feduv"),
     watch="all",
     measurements=dict(features="features", cka="cka", probe="linear_probe"),
     measure_every=10,
-    full=dict(settings=base.data_sets("stl10")),
-    offline=dict(settings=base.offline_sets("digits")),
+    settings=base.data_sets("stl10"),
+    offline_settings=base.offline_sets("digits"),
     smoke=["digits"],
 )

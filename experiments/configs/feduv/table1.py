@@ -29,20 +29,13 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "feduv": (1.4, 0.6, 1.0, 0.9, 0.8, 1.5, 0.9, 0.5, 1.0),
 }
 SKEWS = {f"{alpha}": base.label_skew(alpha) for alpha in base.ALPHAS}
-FULL, OFFLINE = base.papers("Table 1", PAPER, SPREADS, columns=(0, 1, 2, 3, 6))
 
 get_config = base.study(
-    __file__,
     arms=base.arms(),
-    full=dict(
-        paper=FULL,
-        settings=crossed(base.data_sets("stl10", "cifar100", "tiny"), SKEWS)
-        | base.data_sets("pacs", "ham10000", "officehome"),
-    ),
-    offline=dict(
-        settings=crossed(base.offline_sets("digits", "glyphs100"), SKEWS) | base.offline_sets("domains"),
-        paper=OFFLINE,
-    ),
+    settings=crossed(base.data_sets("stl10", "cifar100", "tiny"), SKEWS)
+    | base.data_sets("pacs", "ham10000", "officehome"),
+    offline_settings=crossed(base.offline_sets("digits", "glyphs100"), SKEWS) | base.offline_sets("domains"),
     smoke=["digits-1.0", "glyphs100-1.0", "domains"],
     small="digits-0.01",
+    **base.papers("Table 1", PAPER, SPREADS, columns=(0, 1, 2, 3, 6)),
 )

@@ -30,7 +30,6 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "freeze": (3.6, 1.6, 1.5, 3.9, 1.1, 1.8),
     "feduv": (3.1, 1.1, 1.4, 2.4, 1.3, 1.0),
 }
-FULL, OFFLINE = base.papers("Table 2", PAPER, SPREADS)
 
 
 def _settings(skewed, domains):
@@ -41,9 +40,9 @@ def _settings(skewed, domains):
 OFFICEHOME = base.data_sets("officehome")["officehome"] | dict(rounds=60)  # paper: section 4.2
 
 get_config = base.study(
-    __file__,
     arms=base.arms(),
-    full=dict(settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)), paper=FULL),
-    offline=dict(settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")), paper=OFFLINE),
+    settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)),
+    offline_settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")),
     smoke=["digits-0.1", "domains-0.25"],
+    **base.papers("Table 2", PAPER, SPREADS),
 )

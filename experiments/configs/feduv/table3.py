@@ -23,7 +23,6 @@ def _of_ten(rows):
 # percent and its standard deviation over three runs: STL10 with each number, Office-Home with each
 PAPER = _of_ten(table1.PAPER) | {"feduv": (30.4, 31.5, 25.9, 45.4, 46.1, 35.9)}
 SPREADS = _of_ten(table1.SPREADS) | {"feduv": (1.4, 1.2, 0.9, 1.0, 0.7, 0.8)}
-FULL, OFFLINE = base.papers("Table 3", PAPER, SPREADS)
 
 
 def _epochs(numbers):
@@ -31,13 +30,10 @@ def _epochs(numbers):
 
 
 get_config = base.study(
-    __file__,
     arms=base.arms(),
-    full=dict(settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)), paper=FULL),
-    offline=dict(
-        settings=crossed(base.offline_sets("digits", "domains"), _epochs((3, 6, 12))),
-        rounds=10,
-        paper=OFFLINE,
-    ),
+    settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)),
+    offline_settings=crossed(base.offline_sets("digits", "domains"), _epochs((3, 6, 12))),
+    offline=dict(rounds=10),
     smoke=["digits-3", "domains-3"],
+    **base.papers("Table 3", PAPER, SPREADS),
 )

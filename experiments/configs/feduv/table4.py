@@ -26,12 +26,11 @@ SPREADS = {  # standard deviation over three runs, in the same places
     "only_uniformity": (1.3, 1.2, 1.7, 0.3, 0.2, 1.3),
     "feduv": (1.4, 1.0, 0.8, 0.9, 0.5, 1.0),
 }
-FULL, OFFLINE = base.papers("Table 4", PAPER, SPREADS, columns=(0, 1, 3))
 
 get_config = base.study(
-    __file__,
     arms=base.arms(*PAPER),
-    full=dict(settings=base.data_sets(), paper=FULL),
-    offline=dict(settings=base.offline_sets(), paper=OFFLINE),
+    settings=base.data_sets(),
+    offline_settings=base.offline_sets(),
     smoke=["digits", "domains"],
+    **base.papers("Table 4", PAPER, SPREADS, columns=(0, 1, 3)),
 )

@@ -20,18 +20,15 @@ PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, 
     "feduv": (27, 58, 755, 48, 132, 362),
 }
 WHY = "times of another device (RTX A5000, EPYC 7763) and another program"
-FULL, OFFLINE = base.papers("Table 5", PAPER, columns=(0, 1, 3), why=WHY, metric="seconds_per_round")
 
 get_config = base.study(
-    __file__,
     arms=base.arms(),
     seeds=(0,),  # one of each
     evaluate_every=1,
     engine=dict(runs="separate"),  # each run alone
-    full=dict(
-        settings={name: setting | dict(rounds=5) for name, setting in base.data_sets().items()},  # our choice
-        paper=FULL,
-    ),
-    offline=dict(settings=base.offline_sets(), rounds=10, paper=OFFLINE),
+    settings={name: setting | dict(rounds=5) for name, setting in base.data_sets().items()},  # our choice
+    offline_settings=base.offline_sets(),
+    offline=dict(rounds=10),
     smoke=["digits"],
+    **base.papers("Table 5", PAPER, columns=(0, 1, 3), why=WHY, metric="seconds_per_round"),
 )
