@@ -26,11 +26,6 @@ _ROOT = CONFIGS.parents[1]  # messages show paths relative to it
 _FROM_BASE = ("--compare", "-compare", "--config.methods", "-config.methods")  # options that need no --config
 
 
-def config_argument(arguments: Sequence[str]) -> str:
-    """Returns the value of ``--config``: a file, possibly followed by a colon and an argument; empty without one."""
-    return next(values_of("config", arguments), "")
-
-
 def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yields every value of an option, which may be the argument after it, and may have one dash."""
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
@@ -39,41 +34,30 @@ def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
             yield value if equals else following
 
 
-def with_config_found(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the path of an existing config file.
+def split_config(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the value of ``--config``, with the path of an existing file, and the other arguments.
 
-    It may be given by its path, or by the name of one of the project's configs. With ``--compare`` or methods it is by
-    default the base config.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    given = config_argument(arguments)
-    name, colon, argument = given.partition(":")
-    if not given and any(argument.startswith(_FROM_BASE) for argument in arguments):
-        return [f"--config={CONFIGS / 'base.py'}", *arguments]
-    if not given:
-        raise UserError(f"--config is missing: expected --config=NAME or --compare=METHOD,METHOD; {_available(name)}")
-    found = find_config(f"--config={given}", name)
-    options = given, f"--config={given}", f"-config={given}"
-    return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]
-
-
-def without_config(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments without ``--config``.
+    The file may be given by its path, or by the name of one of the project's configs. With ``--compare`` or methods it
+    is by default the base config.
 
     Raises:
-        UserError: it is given twice.
+        UserError: there is no such file, or several are given.
     """
-    given, left = config_argument(arguments), list(arguments)
-    for first in ("--config", "-config", f"--config={given}", f"-config={given}"):
-        if first in left:
-            place = left.index(first)
-            del left[place : place + 1 + (first in ("--config", "-config"))]
-            break
-    if again := config_argument(left):
-        raise UserError(f"--config is given twice, as {given} and {again}: expected one")
-    return left
+    given, others, left = [], [], iter(arguments)
+    for argument in left:
+        name, equals, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            given.append(value if equals else next(left, ""))
+        else:
+            others.append(argument)
+    if len(given) > 1:
+        raise UserError(f"--config is given twice, as {given[0]} and {given[1]}: expected one")
+    name, colon, argument = "".join(given).partition(":")
+    if not any(given):
+        if any(argument.startswith(_FROM_BASE) for argument in others):
+            return str(CONFIGS / "base.py"), others
+        raise UserError(f"--config is missing: expected --config=NAME or --compare=METHOD,METHOD; {_available('')}")
+    return f"{find_config(f'--config={given[0]}', name)}{colon}{argument}", others
 
 
 def load_config(argument: str) -> ConfigDict:

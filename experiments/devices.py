@@ -15,9 +15,17 @@ from fedjax_collapse.schema.user_code import one_line
 def configure_jax(cache: str) -> None:
     """Caches compiled programs between runs, and silences Orbax."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines for a full disk
-    if cache and _is_writable(Path(cache)):
-        jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if not cache:
+        return
+    try:
+        make_cache(Path(cache))
+    except OSError as error:
+        print(
+            f"warning: compiled programs are not cached ({error}); choose another --compilation_cache", file=sys.stderr
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def check_devices() -> None:
@@ -31,15 +39,3 @@ def check_devices() -> None:
         if platforms:
             hint = f"JAX_PLATFORMS={platforms}; unset it to use the devices of this machine"
         raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
-
-
-def _is_writable(cache):
-    """Returns whether compiled programs can be cached there; prints a warning if not."""
-    try:
-        make_cache(cache)
-    except OSError as error:
-        print(
-            f"warning: compiled programs are not cached ({error}); choose another --compilation_cache", file=sys.stderr
-        )
-        return False
-    return True

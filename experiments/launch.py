@@ -29,11 +29,11 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 from experiments.commands import manual
-from experiments.config_files import with_config_found
+from experiments.config_files import split_config
 from experiments.devices import check_devices, configure_jax
 from experiments.parser import Parser
 from experiments.startup import STOPPED, STOPPING, print_line
-from experiments.study import launch_options
+from experiments.study import parsing
 from experiments.study.failures import RunsFailed, forget_failure
 from experiments.study.parsing import default_workdir, defined_flags, parse
 from experiments.study.preparing import check_privacy
@@ -63,9 +63,10 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
     try:
         if (topic := _help_topic(arguments)) is not None:
             return _help(topic)
-        arguments = with_config_found(arguments)
+        file, others = split_config(arguments)
+        arguments = [f"--config={file}", *others]
         options = parse(arguments)
-        folder = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
+        folder = Path(options.workdir or default_workdir(options.config, file)).absolute()
         with Console().wait("checking the config of every arm and setting"):
             study = resolve(options.config, folder, options.arm, options.seed, options.setting)
         check_sinks(options.log)
@@ -79,9 +80,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         check_devices()
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.worker else stop_on_signal()
-        finished = run_study(
-            study, should_stop, options.workers * options.worker, options.log, options.resume, options.estimate
-        )
+        finished = run_study(study, should_stop, options)
     except UserError as error:
         return _report_errors(2, error)
     except RunsFailed as error:
@@ -93,7 +92,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
 
 def command_line() -> Parser:
     """Returns a parser of the options, for completion; ``parse`` reads them."""
-    return launch_options.command_line(__doc__)
+    return parsing.command_line(__doc__)
 
 
 def _help_topic(arguments):

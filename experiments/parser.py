@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.schema.options import OpenChoice
+from fedjax_collapse.schema.options import OpenChoice, in_words, problem
 from fedjax_collapse.schema.user_code import one_line
 
 
@@ -59,8 +59,29 @@ def names_option(names: Sequence[str], what: str, other: str = "") -> dict[str, 
 
 
 def literal(text: str) -> Any:
-    """Returns the text as a Python value if it is one, otherwise as text."""
+    """Returns the text as a Python value if it is one, otherwise as text; ``dict(key=value)`` is a dict."""
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(_Braces().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, SyntaxError):
         return text
+
+
+def of_kind(hint: Any) -> Callable[[str], Any]:
+    """Returns the ``type`` of ``add_argument`` for values with this annotation, such as ``Count``."""
+
+    def parse(text):
+        if problem(value := literal(text), hint):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {in_words(hint)}")
+        return value
+
+    return parse
+
+
+class _Braces(ast.NodeTransformer):
+    """Writes ``dict(key=value)`` as ``{"key": value}``."""
+
+    def visit_Call(self, call):
+        if getattr(call.func, "id", "") == "dict" and not call.args and all(entry.arg for entry in call.keywords):
+            keys = [ast.Constant(entry.arg) for entry in call.keywords]
+            return ast.Dict(keys, [self.visit(entry.value) for entry in call.keywords])
+        return call

@@ -30,7 +30,7 @@ def check_packages() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         where = "use the Python that this package is installed in: .venv/bin/python, or . .venv/bin/activate first"
-        _end(2, f"error: {sys.executable} has no {', '.join(missing)}; {where}; to install it: pip install -e .")
+        end(2, f"error: {sys.executable} has no {', '.join(missing)}; {where}; to install it: pip install -e .")
 
 
 def import_jax() -> None:
@@ -41,7 +41,7 @@ def import_jax() -> None:
     try:
         import jax  # noqa: F401
     except Exception as error:  # invalid environment variables, which JAX reads on import
-        _end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; check the variables JAX_* and XLA_*")
+        end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; check the variables JAX_* and XLA_*")
     configure_devices()
 
 
@@ -72,10 +72,10 @@ def _format_warning(
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    _end(STOPPED, STOPPED_EARLY)
+    end(STOPPED, STOPPED_EARLY)
 
 
-def _end(status: int, line: str) -> None:
+def end(status: int, line: str) -> None:
     """Ends the process at once: nothing has been written yet, and an import cannot be unwound silently."""
     print_line(line)
     os._exit(status)

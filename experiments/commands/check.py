@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments.devices import check_devices, configure_jax
-from experiments.parser import Parser, print_error
+from experiments.parser import Parser, reports_errors
 from experiments.study import self_test
 from experiments.waiting import wait
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
 
 
+@reports_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     command_line().parse_args(argv)
@@ -36,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{outcome.name:60} {outcome.difference:8.1e}  {verdict}", flush=True)
                 outcomes.append(outcome)
                 advance()
-    except UserError as error:
-        return print_error(error)
     except KeyboardInterrupt:
         print("stopped before the verdict; the previous one is kept", file=sys.stderr)
         return 130

@@ -21,8 +21,7 @@ import numpy as np
 
 from experiments.machine import versions
 from experiments.parser import Parser, reports_errors
-from experiments.study import launch_options
-from experiments.study.parsing import parse as parse_options
+from experiments.study import parsing
 from experiments.study.provenance import PACKAGES
 from experiments.study.resolving import resolve_one
 from experiments.waiting import Advance, wait
@@ -43,8 +42,6 @@ _BATCH = 512  # examples
 @reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    if launch_options.help_is_asked(arguments):
-        command_line().parse_args(["--help"])
     config, seed, out, virtual = parse(arguments)
     arrays = extract(config, seed, virtual)
     write_npz(out, arrays)
@@ -59,10 +56,10 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, dict[str, An
     Raises:
         UserError: the command line is invalid, or the file is in no folder.
     """
-    own, rest = _own_options().parse_known_args(arguments)
+    options, own = parsing.parsed(arguments, command_line(), _own_options())
     if own.out.is_dir() or not own.out.absolute().parent.is_dir():
         raise UserError(f"--out={own.out}: it is a folder, or in none; expected a file in a folder that is there")
-    config, seed = resolve_one(parse_options(rest))
+    config, seed = resolve_one(options)
     if own.virtual < 0 or (own.virtual and config["own_tests"]["name"] == "split"):
         tests = config["own_tests"]["name"]
         raise UserError(f"--virtual={own.virtual} with own_tests {tests}: expected a number of examples, and shares")
@@ -74,7 +71,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, dict[str, An
 
 def command_line() -> Parser:
     """Returns the parser of all options, most of which the launcher's own parser reads."""
-    return launch_options.command_line(__doc__, [_own_options()], only=("arm", "setting", "seed"))
+    return parsing.command_line(__doc__, [_own_options()], only=("arm", "setting", "seed"))
 
 
 def _own_options():

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from experiments import waiting
 from experiments.parser import Parser, reports_errors
-from experiments.study import launch_options
-from experiments.study.parsing import parse
+from experiments.study import parsing
 from experiments.study.preparing import Examples
 from experiments.study.progress.console import Console
 from experiments.study.resolving import StudySpec, resolve
@@ -34,9 +33,7 @@ HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict
 @reports_errors
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    if launch_options.help_is_asked(arguments):
-        command_line().parse_args(["--help"])
-    options = parse(arguments)
+    options, _ = parsing.parsed(arguments, command_line())
     study = resolve(options.config, Path(), options.arm, settings=options.setting)
     with waiting.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
         found = []
@@ -53,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 def command_line() -> Parser:
     """Returns the parser of the options, which the launcher's own parser reads."""
-    return launch_options.command_line(__doc__, only=("arm", "setting"))
+    return parsing.command_line(__doc__, only=("arm", "setting"))
 
 
 def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.parser import Parser, reports_errors
-from experiments.study import launch_options
-from experiments.study.parsing import parse as parse_options
+from experiments.study import parsing
 from experiments.study.resolving import resolve_one
 from experiments.waiting import wait
 from fedjax_collapse.config import build
@@ -67,15 +66,13 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None, Path 
     Raises:
         UserError: the command line is invalid.
     """
-    if launch_options.help_is_asked(arguments):
-        command_line().parse_args(["--help"])
-    own, rest = _own_options().parse_known_args(arguments)
-    return *resolve_one(parse_options(rest)), own.out, own.pfllib
+    options, own = parsing.parsed(arguments, command_line(), _own_options())
+    return *resolve_one(options), own.out, own.pfllib
 
 
 def command_line() -> Parser:
     """Returns the parser of all options, most of which the launcher's own parser reads."""
-    return launch_options.command_line(__doc__, [_own_options()], only=("arm", "setting", "seed"))
+    return parsing.command_line(__doc__, [_own_options()], only=("arm", "setting", "seed"))
 
 
 def _own_options():

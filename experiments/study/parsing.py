@@ -1,18 +1,18 @@
 """Parses the launcher's command line and the config file into plain values; ``ConfigDict`` is not used elsewhere."""
 
-import ast
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config_files import CONFIGS, config_argument, load_config, values_of, with_config_found, without_config
-from experiments.parser import literal
+from experiments.config_files import CONFIGS, config_files, load_config, split_config, values_of
+from experiments.parser import Parser, literal
 from fedjax_collapse.config.build import ALIASES
 from fedjax_collapse.config.cells import OF_STUDY
 from fedjax_collapse.config.keys import keys
@@ -20,11 +20,12 @@ from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.schema.names import check_key, check_name
-from fedjax_collapse.schema.options import Count, Natural, check_value, hints, listed
+from fedjax_collapse.schema.options import Count, Natural, OpenChoice, check_value, hints, in_words, listed
 from fedjax_collapse.schema.user_code import one_line
 from fedjax_collapse.schema.values import described
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
+_OTHERS = ("config", "worker")  # one is added here, the other set by the launcher itself
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
@@ -72,15 +73,16 @@ def parse(arguments: list[str]) -> Options:
     Raises:
         UserError: it is invalid.
     """
-    found = (f"-{given}" if given.startswith("-config.") else given for given in with_config_found(arguments))
+    file, others = split_config(arguments)
+    found = (f"-{given}" if given.startswith("-config.") else given for given in others)
     arguments = [_with_braces(_with_methods(argument)) for argument in found]
-    find_own_modules(arguments)
+    find_own_modules(file)
     try:
-        config = load_config(config_argument(arguments))
+        config = load_config(file)
         if compared := _methods(",".join(values_of("compare", arguments))):
             _compare(config, compared)
         new = _new_options(config, arguments)
-        command = ["launch.py", *(argument for argument in without_config(arguments) if argument not in new)]
+        command = ["launch.py", *(argument for argument in arguments if argument not in new)]
         config_flags.DEFINE_config_dict("config", config, flag_values=(values := defined_flags()), sys_argv=command)
         _, *rest = values(command)  # which changes the config
         for path, value in new.values():
@@ -122,23 +124,23 @@ def defined_flags() -> flags.FlagValues:
     return values
 
 
-def default_workdir(config: Mapping[str, Any], arguments: list[str]) -> Path:
+def default_workdir(config: Mapping[str, Any], argument: str) -> Path:
     """Returns ``runs/<config file>-<hash of the config>`` in the current folder, which only equal configs share.
 
     Without a config file it is named after its arms, with at most 100 letters.
     """
-    file = Path(config_argument(arguments).split(":")[0])
+    file = Path(argument.split(":")[0])
     name = "-".join(config["arms"])[:100] if file == CONFIGS / "base.py" else file.stem
     digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
     return Path("runs") / f"{name}-{digest[:8]}"
 
 
-def find_own_modules(arguments: list[str]) -> None:
+def find_own_modules(argument: str) -> None:
     """Makes a config's ``my_module:MyClass`` importable, from the config's folder first and the current folder last.
 
     The folders of the project's configs are left out, whose names your files may have.
     """
-    config_folder = Path(config_argument(arguments).split(":")[0]).absolute().parent
+    config_folder = Path(argument.split(":")[0]).absolute().parent
     if not config_folder.is_relative_to(CONFIGS):
         sys.path[:] = [str(config_folder), *(folder for folder in sys.path if folder != str(config_folder))]
     if (here := str(Path.cwd())) not in sys.path:
@@ -215,20 +217,9 @@ def _with_braces(argument):
     name, _, text = argument.partition("=")
     if not (name.startswith("--config.") and text.startswith("dict(")):
         return argument
-    try:
-        return f"{name}={ast.literal_eval(_Braces().visit(ast.parse(text, mode='eval')))}"
-    except (SyntaxError, ValueError):
-        raise UserError(f"{argument}: expected a dict(key=value, ...) of plain values, in quotes") from None
-
-
-class _Braces(ast.NodeTransformer):
-    """Writes ``dict(key=value)`` as ``{"key": value}``."""
-
-    def visit_Call(self, call):
-        if getattr(call.func, "id", "") == "dict" and not call.args and all(entry.arg for entry in call.keywords):
-            keys = [ast.Constant(entry.arg) for entry in call.keywords]
-            return ast.Dict(keys, [self.visit(entry.value) for entry in call.keywords])
-        return call
+    if isinstance(value := literal(text), str):
+        raise UserError(f"{argument}: expected a dict(key=value, ...) of plain values, in quotes")
+    return f"{name}={value}"
 
 
 def _set_option(config, path, value):
@@ -243,3 +234,43 @@ def _set_option(config, path, value):
                     f"{given}={config} has no {path[depth]}: give {given}.name={config} next to its options"
                 )
         config[path[-1]] = value
+
+
+def command_line(docstring: str | None, parents: Sequence[Parser] = (), only: Sequence[str] = ()) -> Parser:
+    """Returns a parser with the launcher's flags and every key of a config.
+
+    Args:
+        docstring: the program's.
+        parents: parsers of other options that the program has.
+        only: flags that the program takes; by default all.
+    """
+    usage = "%(prog)s --config=CONFIG [--config.KEY=VALUE ...] [--OPTION=VALUE ...]"
+    parser = Parser(docstring, parents=parents, usage=usage)
+    configs = [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in config_files()]
+    names = OpenChoice(configs, "a file")
+    parser.add_argument("--config", choices=names, metavar="CONFIG", help="a file, or a config of the project")
+    for name, meaning in described(Options).items():
+        if name not in _OTHERS and (name in only or not only):
+            parser.add_argument(f"--{name}", choices=listed(hints(Options)[name]) or None, help=_escaped(meaning))
+    for key in keys().values():
+        allowed = in_words(key.kind)
+        parser.add_argument(f"--config.{key.path}", choices=_names(key.kind), metavar="VALUE", help=_escaped(allowed))
+    return parser
+
+
+def parsed(arguments: Sequence[str], whole: Parser, own: Parser | None = None) -> tuple[Options, Namespace]:
+    """Returns the launcher's options and a program's own; ``--help``, which absl does not expect, is of the whole."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        whole.parse_args(["--help"])
+    values, rest = (own or Parser(add_help=False)).parse_known_args(arguments)
+    return parse(rest), values
+
+
+def _names(kind):
+    """Returns the names that the annotation of a key lists; None if it lists none."""
+    names = ("True", "False") if kind is bool else listed(kind)
+    return names and OpenChoice(filter(None, names), "")
+
+
+def _escaped(text):
+    return " ".join((text or "").split()).replace("%", "%%")

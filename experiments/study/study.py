@@ -4,7 +4,7 @@ import contextlib
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from experiments.machine import versions
 from experiments.study import failures, preparing
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.more_rounds import is_done, reopen
+from experiments.study.parsing import Options
 from experiments.study.processes import hosts
 from experiments.study.processes.claim import claimed
 from experiments.study.processes.lock import locked, one_at_a_time, only_process_in
@@ -29,6 +30,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.run.divergence import Diverged
 from fedjax_collapse.schema.user_code import explain, one_line
 
+_ALONE = Options({})  # without a command line
 _ESTIMATED = 2  # rounds by which hours are estimated
 
 
@@ -41,20 +43,11 @@ class Start(NamedTuple):
     console: Console
     sinks: Sinks
     should_stop: Callable[[], bool]
-    is_worker: bool
-    resume: str
-    is_estimate: bool
+    options: Options
     done: set[RunName]  # the runs for which nothing is done
 
 
-def run_study(
-    study: StudySpec,
-    should_stop: Callable[[], bool] = lambda: False,
-    workers: int = 0,
-    log: Sequence[str] = (),
-    resume: str = "auto",
-    is_estimate: bool = False,
-) -> bool:
+def run_study(study: StudySpec, should_stop: Callable[[], bool] = lambda: False, options: Options = _ALONE) -> bool:
     """Trains the runs that are not done yet, then writes summary and report; returns False if it was stopped.
 
     Errors in the configs of all cells are found before the folder is changed; a run that fails later does not end the
@@ -63,49 +56,47 @@ def run_study(
     Args:
         study: the study.
         should_stop: called between rounds.
-        workers: the number of workers of which this is one; 0 if it trains all runs. A worker trains, one by one, runs
-            that no other process has; summary and report are their parent's, or without a parent the last worker's.
-        log: the sinks (``sinks.py``) that also receive the rows.
-        resume: one of ``parsing.RESUME``.
-        is_estimate: whether to train only the first two rounds of each cell, in its first run, or as many as there are
-            until an evaluation, and then to print the hours that the study takes.
+        options: of the command line. A worker trains, one by one, runs that no other process has; summary and report
+            are its parent's, or without a parent the last worker's. ``estimate`` trains only the first two rounds of
+            each cell, in its first run, or as many as there are until an evaluation.
 
     Raises:
         UserError: the config is invalid, or the folder belongs to another one, or has runs of other data or code.
         RunsFailed: some runs failed, or the report cannot be written; raised after all have been tried.
         OSError: the disk is full.
     """
-    check_resume(resume, study)
+    check_resume(options.resume, study)
     examples = preparing.Examples(study.cells, study.seeds)
-    console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream(), workers or 1)
-    done = {study.runs[i].name for i in ([] if resume == "never" else done_runs(study))}
+    to_come = {run.name: run.cell.values["rounds"] for run in study.runs}
+    console = Console(to_come, hosts.stream(), options.workers * options.worker or 1)
+    done = {study.runs[i].name for i in ([] if options.resume == "never" else done_runs(study))}
     try:
-        plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
+        plans, hashes = _prepared(study, examples, options.resume, console.wait, should_stop, done)
     except _Stopped:
         return False
-    with processes.within_first(claimed(study.folder, study.config, workers > 0)):
+    with processes.within_first(claimed(study.folder, study.config, options.worker)):
         reopen(study)
         if len(done) < len(study.runs):
             _record_alone(study.folder, hashes, plans)
         for line in changed_layouts(study):
             console.note(line)
-        sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, workers > 0, resume, is_estimate, done)
+        sinks = Sinks(options.log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
+        start = Start(study, plans, examples, console, sinks, should_stop, options, done)
         failed = []
         console.leave_out(done)
         for setting, runs in preparing.by_setting(study.runs).items():
             if done.issuperset(run.name for run in runs):
                 console.note(f"{f'setting {setting}: ' if setting else ''}all {len(runs)} runs are finished")
                 continue
-            groups = _free_groups if start.is_worker else _all_groups
+            groups = _free_groups if options.worker else _all_groups
             lines = _train_all(groups(start, setting, runs), start)  # nothing here references the setting's examples
             if lines is None:
                 return False
             failed += lines
-        if is_estimate:
+        if options.estimate:
             console.print_rows(hours(study.runs, console.pace))
         else:
-            failed += _finish(study, console, workers > 0)
+            failed += _finish(study, console, options.worker)
     if failed:
         raise failures.RunsFailed(failed)
     return True
@@ -183,7 +174,7 @@ def _all_groups(start, setting, runs) -> Iterator[Group]:
     Raises:
         UserError: another process, a worker that has no parent, trains one of them.
     """
-    if start.resume == "never":
+    if start.options.resume == "never":
         set_aside(start.study.folder, runs)
     left = [run for run in runs if run.name not in start.done]
     with start.console.wait(f"reading data and checkpoints of {len(left)} runs"):
@@ -191,21 +182,14 @@ def _all_groups(start, setting, runs) -> Iterator[Group]:
     first_rounds = {run.name: 0 for run in runs} | {n: group.first_round for group in groups for n in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     start.console.note(overview(runs, first_rounds))
-    for group in _first_of_cells(groups) if start.is_estimate else groups:
+    if start.options.estimate:
+        firsts = {run.cell.name: run.name for run in reversed(left)}
+        groups = [group for group in groups if not group.runs.keys().isdisjoint(firsts.values())]
+    for group in groups:
         with contextlib.ExitStack() as stack:
             for run in group.runs.values():
                 stack.enter_context(processes.within_first(only_process_in(Path(run.folder))))
             yield group
-
-
-def _first_of_cells(groups):
-    """Yields the groups that have the first run of a cell."""
-    seen = set()
-    for group in groups:
-        cells = {name.cell for name in group.runs}
-        if not cells <= seen:
-            yield group
-        seen |= cells
 
 
 def _free_groups(start, setting, runs) -> Iterator[Group]:
@@ -234,7 +218,7 @@ def _train_all(groups, start) -> list[str] | None:
                 console.note(f"failed: {error}")
                 gc.collect()  # frees the failed run's memory on the devices
                 continue
-            if not is_done and not (start.is_estimate and not _must_stop(start.should_stop)):
+            if not is_done and not (start.options.estimate and not _must_stop(start.should_stop)):
                 console.note(f"stopped in {group}; run the same command to resume")
                 return None
     return failed
@@ -249,9 +233,9 @@ def _train(group, start):
     """Calls ``train_group``; raises RunsFailed, with the names of the runs, for errors, and writes a log for each."""
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
     console, should_stop = start.console, start.should_stop  # without the examples, which others would keep alive
-    last = group.first_round + _ESTIMATED if start.is_estimate else math.inf
+    last = group.first_round + _ESTIMATED if start.options.estimate else math.inf
     failures.forget_failure(*folders.values())
-    if start.is_worker:
+    if start.options.worker:
         failures.expect_kill(*folders.values(), str(group))
     try:
         with start.sinks.of(folders) as take:

@@ -7,7 +7,7 @@ import pytest
 from conftest import check
 from small_studies import error_of, start
 
-from experiments.config_files import with_config_found
+from experiments.config_files import split_config
 from experiments.study.parsing import default_workdir, parse
 from experiments.study.resolving import resolve
 from fedjax_collapse.config import build
@@ -82,8 +82,7 @@ def test_a_compared_method_is_not_in_all_arms():
 def test_the_default_folder_is_named_after_the_config_or_its_arms():
     options = ["--compare=fedprox,moon"], ["--config.methods=fedprox,moon"], ["--config=quickstart:smoke"]
     for arguments, name in zip(options, ("fedavg-fedprox-moon", "fedprox_moon", "quickstart"), strict=True):
-        arguments = with_config_found(arguments)
-        made = default_workdir(parse(arguments).config, arguments)
+        made = default_workdir(parse(arguments).config, split_config(arguments)[0])
         assert re.fullmatch(rf"runs/{name}-\w{{8}}", str(made))
 
 

@@ -8,7 +8,7 @@ from conftest import check
 from flax import struct
 
 from experiments.commands import manual
-from experiments.study import launch_options
+from experiments.study import parsing
 from fedjax_collapse.config import base, keys
 from fedjax_collapse.config.plain_values import plain
 from fedjax_collapse.config.resolving import check_keys
@@ -67,5 +67,5 @@ def test_it_is_in_help_completion_and_the_page_of_keys(added):
     option = f"`{added}=7` (`int >= 1`): {MEANING}"
     assert option in manual.as_markdown()
     assert f"--config.{added}=7" in manual.on_screen("", {}) and MEANING in manual.on_screen("", {})
-    options = [option for action in launch_options.command_line("")._actions for option in action.option_strings]
+    options = [option for action in parsing.command_line("")._actions for option in action.option_strings]
     assert f"--config.{added}" in options

@@ -10,7 +10,7 @@ from experiments import launch
 from experiments.commands import list_names, manual
 from experiments.config_files import config_files
 from experiments.configs import base
-from experiments.study import launch_options
+from experiments.study import parsing
 from fedjax_collapse.config import keys as config_keys
 from fedjax_collapse.config.keys import keys
 from fedjax_collapse.schema.options import hints
@@ -24,7 +24,7 @@ def test_help_has_every_option_key_config_and_name(said):
     text = said(launch, "--help")
     assert all(option in text for option in ("--workdir", "--resume", "--workers", "--distributed", "Exit status"))
     assert all(str(file.relative_to(ROOT)) in text for file in config_files())
-    completed = [option for of in launch_options.command_line("")._actions for option in of.option_strings]
+    completed = [option for of in parsing.command_line("")._actions for option in of.option_strings]
     assert all(f"\n  --config.{key}={of.option().default}" in text for key, of in keys().items())
     assert {f"--config.{key}" for key in keys()} <= {*completed}
     for name in ("feddecorr", "mobilenet_v2", "dirichlet", "damped_adam", "top_k", "digits"):

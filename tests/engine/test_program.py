@@ -11,7 +11,7 @@ import optax
 import pytest
 from conftest import TRAINING, one_line
 
-from experiments.study import layouts
+from experiments.study import groups
 from fedjax_collapse import FedAvg, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.run.simulation import Callbacks, Hardware, Run, Schedule, initialize, prepare, simulate_runs
@@ -103,7 +103,7 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
         timed.append(client_map.inner.clients_at_once)
         return {1: 3.0, 2: 1.0, 5: 2.5, 10: 0.1}[timed[-1]]
 
-    monkeypatch.setattr(layouts, "_seconds", seconds)
+    monkeypatch.setattr(groups, "_seconds", seconds)
     parts = [np.arange(3 * i, 3 * i + 3) for i in range(30)]
     many = federation.with_partition(parts)
     start = engine.Sharded(2, engine.Chunked(1))
@@ -111,7 +111,7 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
     def fastest(network):
         optimizer = jax.tree_util.Partial(optax.sgd, learning_rate=1.0)
         run = Run(many, FedAvg(TRAINING, server_optimizer=optimizer), jax.random.key(0))
-        return layouts.fastest(run, network, Schedule(3), start)
+        return groups.fastest(run, network, Schedule(3), start)
 
     assert fastest(network) == fastest(network) == engine.Sharded(2, engine.Chunked(2))
     assert timed == [1, 2, 5]
@@ -143,7 +143,7 @@ def test_layouts_are_really_timed(federation, network, tmp_path, monkeypatch):
 
     monkeypatch.setattr(engine, "Program", Delayed)
     run = Run(federation, FedAvg(TRAINING), jax.random.key(0))
-    assert layouts.fastest(run, network, Schedule(3), engine.Chunked(1)) == engine.Chunked(2)
+    assert groups.fastest(run, network, Schedule(3), engine.Chunked(1)) == engine.Chunked(2)
     assert timed == [1, 2, 5]  # 10 are more than the cohort
     (file,) = (tmp_path / "fedjax_collapse" / "layouts").iterdir()
     seconds = json.loads(file.read_text())["numbers"]

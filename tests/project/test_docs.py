@@ -16,7 +16,7 @@ import yaml
 
 import fedjax_collapse
 from experiments import launch
-from experiments.commands import extract, show_communication, show_partition
+from experiments.commands import extract, show_partition
 from experiments.configs import base
 from experiments.study.resolving import resolve
 from fedjax_collapse import Model
@@ -181,7 +181,7 @@ def test_examples_in_docstrings(made):
 
 
 # programs whose configs absl parses
-READERS = {"launch": launch, "partition": show_partition, "extract": extract, "communication": show_communication}
+READERS = {"launch": launch, "partition": show_partition, "extract": extract, "communication": launch}
 PROGRAM = re.compile(r"(?:\.venv/bin/)?(?:fedjax-collapse |python3? experiments/)([\w-]+)(?:\.py\b)?")
 
 

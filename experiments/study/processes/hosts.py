@@ -12,6 +12,7 @@ from typing import TextIO
 
 import jax
 
+from experiments.startup import end
 from fedjax_collapse.core import processes
 from fedjax_collapse.core._jax_compat import wait_for_all_processes
 from fedjax_collapse.core.records import UserError
@@ -37,7 +38,8 @@ def join(where: str, timeout: int) -> None:
     if given is None and not (where == "auto" and _is_cluster()):
         return
     jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
-    watch = threading.Timer(timeout, _give_up, (where, timeout))
+    line = f"error: --distributed={where}: not all processes connected within {timeout} s; start them all"
+    watch = threading.Timer(timeout, end, (2, line))  # before JAX would abort the process
     watch.start()
     try:
         jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _MARGIN)
@@ -47,15 +49,6 @@ def join(where: str, timeout: int) -> None:
         raise UserError(f"--distributed={where}: {one_line(error)}") from error
     finally:
         watch.cancel()
-
-
-def _give_up(where, timeout):
-    """Ends this process, before JAX would abort it."""
-    print(
-        f"error: --distributed={where}: not all processes connected within {timeout} s; start them all", file=sys.stderr
-    )
-    sys.stderr.flush()
-    os._exit(2)
 
 
 def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int:
