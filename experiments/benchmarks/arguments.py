@@ -3,14 +3,15 @@
 import argparse
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 from experiments.benchmarks import OURS, SYSTEMS
 from experiments.benchmarks.suites import LOWERINGS, SUITES
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.machine import gpus
-from experiments.parser import Parser, names_option
+from experiments.parser import Parser, names_option, of_kind
+from fedjax_collapse.schema.options import Count, Interval, Share
 
 _DEFAULT_SYSTEMS = {  # by suite and device
     ("workloads", "cpu"): [OURS, "pytorch"],
@@ -55,21 +56,21 @@ def command_line(description: str) -> Parser:
     add("--systems", **_list_of(SYSTEMS, "of workloads and networks:"))
     add("--lowerings", default=["auto"], **_list_of(LOWERINGS, "of our networks:"))
     add("--dtypes", default=["float32"], **_list_of(("float32", "bfloat16"), "of our networks:"))
-    add("--batch_size", type=at_least(1, "a number of images"), default=32, help="of a step of networks")
+    add("--batch_size", type=of_kind(Count), default=32, help="of a step of networks")
     rounds = "timed rounds of each system, at least 5; default: by suite and workload"
-    add("--rounds", type=at_least(5, "a number of rounds"), help=rounds)
+    add("--rounds", type=of_kind(Annotated[int, Interval(5)]), help=rounds)
     repetitions = "comparisons of two systems, at least 3, among which the rounds are divided; default 5"
-    add("--repetitions", type=at_least(3, "a number of repetitions"), default=5, help=repetitions)
+    add("--repetitions", type=of_kind(Annotated[int, Interval(3)]), default=5, help=repetitions)
     add("--turns", action="store_true", help="run systems alternately, with all cores")
     variant = "one more system: fedjax_collapse with these environment variables, such as XLA_FLAGS; repeatable"
     add("--variant", type=_variant, action="append", default=[], metavar=_SHAPE, help=variant)
     scale = "in (0, 1]: uses this share of the examples; clients and cohorts become smaller only where clients would "
-    add("--scale", type=share, default=1.0, help=scale + "have less than a batch each")
+    add("--scale", type=of_kind(Share), default=1.0, help=scale + "have less than a batch each")
     add("--device", choices=("cpu", "gpu"), default="cpu", help="of all systems")
     layout = "of fedjax_collapse: devices x clients at once on each; default: a device for each core, or the library's"
     add("--layout", type=_layout, metavar="2x1", help=layout)
     seconds = "compiles first, then times networks one after another for so long in all; reports what was left out"
-    add("--seconds", type=at_least(1, "a number of seconds"), help=seconds)
+    add("--seconds", type=of_kind(Count), help=seconds)
     add("--json", type=writable, metavar="FILE", help="where to write all numbers")
     return parser
 
@@ -101,17 +102,6 @@ def _list_of(valid, help):
     return dict(type=parse_names, **names_option(valid, help))
 
 
-def at_least(least: int, what: str) -> Callable[[str], int]:
-    """Returns a parser of integers that are at least this large; ``what`` names them in its error message."""
-
-    def parse_number(text):
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what} >= {least}")
-        return int(text)
-
-    return parse_number
-
-
 def _variant(text):
     """Parses a variant: its name and environment variables."""
     try:
@@ -121,17 +111,6 @@ def _variant(text):
     if not settings or name in SYSTEMS or not all("=" in setting for setting in settings):
         raise argparse.ArgumentTypeError(f"{text!r}: expected {_SHAPE} with a name that no system has")
     return name, dict(setting.split("=", 1) for setting in settings)
-
-
-def share(text: str) -> float:
-    """Parses a number above 0 and at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share in (0, 1]")
-    return value
 
 
 def _layout(text):

@@ -25,8 +25,7 @@ import numpy as np
 
 from experiments.benchmarks import OURS, SYSTEMS, Round, Setting
 from experiments.benchmarks.systems import engine_rounds
-from experiments.benchmarks.tasks import Task
-from experiments.benchmarks.workloads import Workload, make_task
+from experiments.benchmarks.workloads import Task, Workload, make_task
 from experiments.machine import on_cores
 from experiments.waiting import wait
 

@@ -83,9 +83,3 @@ _CELLS = {  # by heading
     "final loss": _value("final_loss", ".4f"),
     "layout": _value("layout"),
 }
-
-
-def markdown(rows: Sequence[Sequence[object]]) -> str:
-    """Returns the rows as a Markdown table, the first as its heads."""
-    first, *others = (f"| {' | '.join(map(str, row))} |" for row in rows)
-    return "\n".join([first, f"|{'---|' * len(rows[0])}", *others])

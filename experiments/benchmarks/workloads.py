@@ -5,15 +5,16 @@ averaging or a method of personal models. A task is made once and handed to the 
 """
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from experiments.benchmarks import networks
-from experiments.benchmarks.tasks import Data, Task
 from experiments.configs import pfllib
 from fedjax_collapse import Model, Participation
 from fedjax_collapse.data import partition, sources
@@ -21,6 +22,33 @@ from fedjax_collapse.nn import task
 from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order
 
 SEED = 0
+
+
+class Data(NamedTuple):
+    """Inputs and labels, and the constants that normalise pixels."""
+
+    inputs: np.ndarray  # images [examples, height, width, channels] uint8, or ids of tokens [examples, length]
+    labels: np.ndarray  # [examples]; [examples, length] of tokens; [examples, labels] of 0 and 1
+    mean: float = 0.0
+    std: float = 1.0
+
+
+class Task(NamedTuple):
+    """Everything that systems share on one workload."""
+
+    data: Data
+    parts: list[np.ndarray]  # each client's examples
+    weights: list[np.ndarray]  # initial, as ``weights.arrays_in_order`` gives them
+    cohorts: np.ndarray  # [rounds, cohort] clients that take part in a round
+
+    def save(self, path: Path) -> None:
+        """Writes the task to ``path``, for processes of the same benchmark."""
+        path.write_bytes(pickle.dumps(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads a task written by ``save``."""
+        return pickle.loads(path.read_bytes())
 
 
 class Training(NamedTuple):

@@ -29,14 +29,16 @@ time is over. A ratio is then of medians, from the slowest round over the baseli
 
 import importlib.util
 import json
+import platform
 import sys
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from experiments.benchmarks import SYSTEMS, arguments, tables
-from experiments.benchmarks.environment import environment
 from experiments.benchmarks.runner import Failed
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import Timing
+from experiments.machine import gpus, num_cores, versions
 from experiments.parser import Parser
 
 
@@ -70,16 +72,25 @@ def command_line() -> Parser:
     return arguments.command_line(__doc__)
 
 
-def is_installed(package: str) -> bool:
-    """Whether the package can be imported."""
-    return importlib.util.find_spec(package) is not None
-
-
-def available(systems: list[str], is_installed: Callable[[str], bool] = is_installed) -> list[str]:
+def available(systems: list[str]) -> list[str]:
     """The systems that can run here; reports which are left out and how to install what they need."""
     needs = {package: how for name in systems for package, how in SYSTEMS[name].needs.items()}
-    missing = {package: how for package, how in needs.items() if not is_installed(package)}
+    missing = {package: how for package, how in needs.items() if importlib.util.find_spec(package) is None}
     for package, how in missing.items():
         left_out = ", ".join(name for name in systems if package in SYSTEMS[name].needs)
         print(f"{package} is not installed, leaving out {left_out}; install it by {how}", file=sys.stderr)
     return [name for name in systems if not missing.keys() & SYSTEMS[name].needs.keys()]
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Returns the machine, the precision of matrix products, and versions; None for a package that is not installed."""
+    cpu = _field("/proc/cpuinfo", "model name") or platform.machine()
+    name, products = (cpu, "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
+    machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
+    return machine | versions(("jax", "torch", "pfl", "flwr", "ray")) | {"platform": platform.platform()}
+
+
+def _field(path, name):
+    """Returns the first value of this name in a file of ``name: value``; None if there is none."""
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), None)

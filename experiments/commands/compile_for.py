@@ -21,7 +21,6 @@ The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu
 """
 
 import argparse
-import ast
 import dataclasses
 import itertools
 import json
@@ -32,13 +31,12 @@ from typing import Any
 import jax
 
 from experiments.benchmarks import published
-from experiments.benchmarks.arguments import at_least, words, writable
+from experiments.benchmarks.arguments import words, writable
 from experiments.benchmarks.compiling import costs, programs, topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.overheads import TRAINING, accepted, methods
-from experiments.benchmarks.tables import markdown
 from experiments.benchmarks.workloads import NOT_CONVOLUTIONAL
-from experiments.parser import Parser, literal, names_option, reports_errors
+from experiments.parser import Parser, literal, names_option, of_kind, reports_errors
 from experiments.waiting import wait
 from fedjax_collapse import engine
 from fedjax_collapse.config.keys import METHODS, NETWORKS
@@ -48,10 +46,10 @@ from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.layers import DTYPES
 from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
 from fedjax_collapse.schema.names import check_name
-from fedjax_collapse.schema.options import CUSTOM
+from fedjax_collapse.schema.options import CUSTOM, Count
 from fedjax_collapse.schema.user_code import explain
 
-_number = at_least(1, "a number")
+_number = of_kind(Count)
 _AS_ON_CPU = "cpu"
 _MIB = 2**20
 _BATCH_SIZE = 32
@@ -70,8 +68,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with wait("reading configs" if asked.papers else f"compiling for {asked.target}") as advance:
             for row in found:
-                cells = [f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values()]
-                print(markdown([list(row), cells]).split("\n", 2 * bool(rows))[-1], flush=True)
+                cells = (f"{cell:,}" if isinstance(cell, int | float) else cell for cell in row.values())
+                heading = "" if rows else f"| {' | '.join(row)} |\n|{'---|' * len(row)}\n"
+                print(f"{heading}| {' | '.join(cells)} |", flush=True)
                 rows.append(row)
                 advance()
     except jax.errors.JaxRuntimeError as error:
@@ -182,10 +181,9 @@ def _option(text):
 
 
 def _arguments(text):
-    try:
-        return {word.arg: ast.literal_eval(word.value) for word in ast.parse(f"_({text})", mode="eval").body.keywords}
-    except (ValueError, SyntaxError, AttributeError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...") from None
+    if isinstance(values := literal(f"dict({text})"), str):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
+    return values
 
 
 def _numbers(text):

@@ -30,7 +30,7 @@ class Place(NamedTuple):
     chip: str
     count: int
     bandwidth: float  # bytes per second, of a chip's memory
-    peak: float  # operations per second of a chip
+    peak: float  # of a chip: operations per second of float32 products in JAX's default precision, without sparsity
     exchange: float  # bytes per second, of an all-reduce over all of them
 
 

@@ -208,7 +208,7 @@ def test_a_timing_that_was_changed_is_measured_again(tmp_path, monkeypatch):
 
 def test_nothing_that_is_read_can_run_code():
     """No pickle: ``numpy.load`` and ``torch.load`` say so. The processes of one command send each other pickles."""
-    own = {ROOT / "fedjax_collapse/core/processes.py", ROOT / "experiments/benchmarks/tasks.py"}
+    own = {ROOT / "fedjax_collapse/core/processes.py", ROOT / "experiments/benchmarks/workloads.py"}
     for path in (*ROOT.glob("fedjax_collapse/**/*.py"), *ROOT.glob("experiments/**/*.py")):
         text = path.read_text()
         loads = re.findall(r"\b(?:np|numpy)\.load\([^)]*\)", text)

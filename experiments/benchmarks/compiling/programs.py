@@ -14,8 +14,7 @@ from experiments.benchmarks.compiling.costs import compiled_for
 from experiments.benchmarks.compiling.topologies import Chip
 from experiments.benchmarks.networks import CLASSES
 from experiments.benchmarks.systems import engine_rounds
-from experiments.benchmarks.tasks import Data
-from experiments.benchmarks.workloads import IMAGE_SIZE
+from experiments.benchmarks.workloads import IMAGE_SIZE, Data
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine
 from fedjax_collapse.config import build
 from fedjax_collapse.core import masks

@@ -21,15 +21,13 @@ class Chip(NamedTuple):
 
     memory: int  # bytes
     bandwidth: float  # bytes per second
-    peak: float  # operations per second of float32 products in JAX's default precision, without sparsity
     clock: float = 0.0  # cycles per second, where the compiler estimates cycles
     proto: str = ""  # of a GPU: what its compiler wants to know
 
 
 class Topology(NamedTuple):
-    """A target of compilation: its name, its devices, and their kind."""
+    """A target of compilation: its devices, and their kind."""
 
-    name: str
     devices: tuple
     chip: Chip
 
@@ -51,19 +49,19 @@ device_description_str: "{name}"
 
 
 def _gpu(**info):
-    return Chip(info["memory"], info["bandwidth"], info["peak"], proto=_PROTO.format(**info))
+    return Chip(info["memory"], info["bandwidth"], proto=_PROTO.format(**info))
 
 
 CHIPS = {
     "h100": _gpu(
-        name="NVIDIA H100 80GB HBM3", bandwidth=3.35e12, peak=494.7e12, memory=84_942_979_072, cores=132, fpus=128,
+        name="NVIDIA H100 80GB HBM3", bandwidth=3.35e12, memory=84_942_979_072, cores=132, fpus=128,
         cache=52_428_800, clock=1.98, shared=233_472, optin=232_448, major=9,
     ),
     "a100": _gpu(
-        name="NVIDIA A100-SXM4-80GB", bandwidth=2.04e12, peak=156e12, memory=85_100_068_864, cores=108, fpus=64,
+        name="NVIDIA A100-SXM4-80GB", bandwidth=2.04e12, memory=85_100_068_864, cores=108, fpus=64,
         cache=41_943_040, clock=1.41, shared=167_936, optin=166_912, major=8,
     ),
-    "v5e": Chip(16 * _GIB, 819e9, 197e12, clock=1.5e9),
+    "v5e": Chip(16 * _GIB, 819e9, clock=1.5e9),
 }  # fmt: skip
 _PACKAGES = {"tpu": "libtpu", "gpu": "jax_cuda12_plugin"}
 _SETTINGS = {  # the compilers would look for their machines: libtpu waits for one, the CUDA plugin gives up without
@@ -103,6 +101,6 @@ def find(name: str) -> Topology:
     from jax.experimental import topologies
 
     try:
-        return Topology(name, tuple(topologies.get_topology_desc(**options).devices), chip)
+        return Topology(tuple(topologies.get_topology_desc(**options).devices), chip)
     except Exception as error:
         raise UserError(f"target {name!r}: {str(error).splitlines()[0]}; expected {_EXPECTED}") from error

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import Round, Setting
-from experiments.benchmarks.tasks import Data, Task
-from experiments.benchmarks.workloads import SEED, Training, Workload
+from experiments.benchmarks.workloads import SEED, Data, Task, Training, Workload
 from fedjax_collapse import Ditto, FedAvg, Federation, FedPer, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.core.target import Target

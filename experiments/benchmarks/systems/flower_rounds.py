@@ -16,11 +16,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from experiments.benchmarks import Round, Setting
+from experiments.benchmarks import MANY, Round, Setting, rounds_of
 from experiments.benchmarks.systems import pytorch_loops
-from experiments.benchmarks.systems.callbacks import MANY, rounds_of
-from experiments.benchmarks.tasks import Task
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.workloads import Task, Workload
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:

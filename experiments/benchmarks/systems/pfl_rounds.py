@@ -20,11 +20,9 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-from experiments.benchmarks import Round, Setting
+from experiments.benchmarks import MANY, Round, Setting, rounds_of
 from experiments.benchmarks.systems import pytorch_loops
-from experiments.benchmarks.systems.callbacks import MANY, rounds_of
-from experiments.benchmarks.tasks import Task
-from experiments.benchmarks.workloads import SEED, Workload
+from experiments.benchmarks.workloads import SEED, Task, Workload
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:

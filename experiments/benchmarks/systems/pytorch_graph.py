@@ -11,8 +11,7 @@ import torch
 
 from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.systems import pytorch_loops
-from experiments.benchmarks.tasks import Task
-from experiments.benchmarks.workloads import Workload
+from experiments.benchmarks.workloads import Task, Workload
 
 WARM_UP = 5  # eager steps before a capture, which choose kernels and make momenta
 

@@ -8,8 +8,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from experiments.benchmarks import Round, Setting, networks
-from experiments.benchmarks.tasks import Data, Task
-from experiments.benchmarks.workloads import SEED, Training, Workload
+from experiments.benchmarks.workloads import SEED, Data, Task, Training, Workload
 from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 
 PAD = 0  # the label of a token that is no target

@@ -16,11 +16,9 @@ import pytest
 import torch
 from unrendered import ROOT
 
-from experiments.benchmarks import SYSTEMS, Round, Setting, networks
+from experiments.benchmarks import SYSTEMS, Round, Setting, networks, rounds_of
 from experiments.benchmarks.systems import pytorch_graph, pytorch_loops
-from experiments.benchmarks.systems.callbacks import rounds_of
-from experiments.benchmarks.tasks import Data
-from experiments.benchmarks.workloads import WORKLOADS, Training, make_task
+from experiments.benchmarks.workloads import WORKLOADS, Data, Training, make_task
 from fedjax_collapse import Batch, Model, nn
 from fedjax_collapse.nn.interchange import torch_networks as pytorch_networks
 from fedjax_collapse.nn.interchange import torch_weights as weights
