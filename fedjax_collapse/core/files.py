@@ -97,8 +97,8 @@ def named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared(path: Path) -> Iterator[BinaryIO]:
-    """``whole``, for a file that several processes write at the same time."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """``whole``, for a file that several processes or threads write at the same time."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         with whole(path, temporary) as file:
             yield file

@@ -8,12 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_collapse.core.checksums import as_bytes
+
 
 def digest(tree: Any) -> str:
     """Returns the SHA-256 of all arrays of a tree, including their types and shapes."""
     sha = hashlib.sha256()
     for array in map(np.asarray, jax.tree.leaves(tree)):
-        sha.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        sha.update(f"{array.dtype}{array.shape}".encode())
+        sha.update(as_bytes(array))
     return sha.hexdigest()
 
 

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_collapse.core import files
+from fedjax_collapse.core.hashing import digest
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
@@ -24,8 +24,8 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
     The arrays must depend on the key only. An entry is written to a temporary file and then renamed, so it is never
     incomplete, even if several processes write it. An entry that does not match its hash is recomputed.
     """
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-    path = files.cache_folder("data") / f"{name}-{digest[:16]}.npz"
+    of_key = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    path = files.cache_folder("data") / f"{name}-{of_key[:16]}.npz"
     arrays = _read(path)
     if arrays is None:
         arrays = make()
@@ -41,28 +41,16 @@ def _read(path):
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        return arrays if str(arrays.pop(_DIGEST)) == _hash(arrays) else None
+        return arrays if str(arrays.pop(_DIGEST)) == digest(sorted(arrays.items())) else None
     except Exception:  # for damaged files, zipfile and NumPy raise various exceptions
         return None
 
 
 def _write(path, arrays):
     files.make_cache(path.parent)
-    for leftover in path.parent.glob("*.tmp"):  # of a killed writer
+    for leftover in path.parent.glob(".*.npz.*"):  # of a killed writer
         with contextlib.suppress(OSError):  # another process may have removed it
             if time.time() - leftover.stat().st_mtime > _ABANDONED:
                 leftover.unlink()
-    temporary = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp")
-    try:
-        with files.whole(path, temporary) as file:
-            np.savez(file, **{_DIGEST: np.array(_hash(arrays))}, **arrays)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _hash(arrays):
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name}{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
+    with files.shared(path) as file:
+        np.savez(file, **{_DIGEST: np.array(digest(sorted(arrays.items())))}, **arrays)
