@@ -79,7 +79,7 @@ class Examples(NamedTuple):
 class Ownership(NamedTuple):
     """The rows of the examples that each client owns."""
 
-    rows: jax.Array  # [clients, capacity] int32 into the examples; padded. From a store, its ``StoredRows``
+    rows: jax.Array  # [clients, capacity] int32 into the examples; padded. Of a store, the ``Store``
     sizes: jax.Array  # [clients] int32
 
     __repr__ = in_one_line

@@ -1,5 +1,6 @@
 """A federation: the examples, their owners, and a common test set."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,7 +16,7 @@ from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_p
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.source import OF_TOKENS, PAD
 from fedjax_collapse.data.sources import Source
-from fedjax_collapse.data.store import Store, StoredRows, open_store
+from fedjax_collapse.data.store import Store, open_store
 from fedjax_collapse.schema.options import Count, Natural, check_value
 
 _IN_MEMORY = ("device", "host")
@@ -250,9 +251,9 @@ class Federation(NamedTuple):
         store = store if clients is None else store.first(clients)
         if store.offsets[-1] > (most := np.iinfo(np.int32).max):
             raise UserError(f"{folder}: {store.offsets[-1]} rows, expected at most {most}; set clients")
-        table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
-        stored = Ownership(table, table.sizes)
-        task = store.facts["task"]
+        limited = dataclasses.replace(store, most=examples_per_client)
+        stored = Ownership(limited, limited.sizes)
+        mean, std, task = (store.facts[name] for name in ("mean", "std", "task"))
         pad = PAD if task in OF_TOKENS else None
         if storage != "disk":
             inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped
@@ -279,7 +280,7 @@ class Federation(NamedTuple):
     @property
     def store(self) -> Store | None:
         """The store of the examples; None if they are in memory."""
-        return self.ownership.rows.store if isinstance(self.ownership.rows, StoredRows) else None
+        return self.ownership.rows if isinstance(self.ownership.rows, Store) else None
 
     @property
     def num_classes(self) -> int:
@@ -392,7 +393,7 @@ class Federation(NamedTuple):
         """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
         if self.store is not None:  # recorded when it was written
             rows = [self.store.facts["index"][name] for name in ("offsets.npy", "names.txt")]
-            chosen = [self.num_clients, self.ownership.rows.most or 0]
+            chosen = [self.num_clients, self.store.most or 0]
             return {"data": self.store.digest, "partition": digest([*rows, chosen])}
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
         own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}

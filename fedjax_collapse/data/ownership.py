@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_collapse.core.records import Ownership, UserError
 from fedjax_collapse.data.arrays import as_array
 from fedjax_collapse.data.partition import Partition
-from fedjax_collapse.data.store import StoredRows
+from fedjax_collapse.data.store import Store
 from fedjax_collapse.schema.options import Count, check_value
 
 _MAX_OWNERS = 2  # of one example, as in ``partition.partially_disjoint``
@@ -72,8 +72,8 @@ def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
 
 def rows_of(table: Ownership) -> list[np.ndarray]:
     """Returns the rows of each client, without padding."""
-    if isinstance(table.rows, StoredRows):
-        firsts = table.rows.store.offsets[:-1].tolist()
+    if isinstance(table.rows, Store):
+        firsts = table.rows.offsets[:-1].tolist()
         return [np.arange(first, first + size) for first, size in zip(firsts, table.sizes.tolist(), strict=True)]
     rows, sizes = map(np.asarray, table)
     return [own[:size] for own, size in zip(rows, sizes, strict=True)]

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import mmap
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import xxhash
 
 from fedjax_collapse.core import files
-from fedjax_collapse.core.checksums import SIZE, as_bytes, checksums
+from fedjax_collapse.core.checksums import SIZE, as_bytes
 from fedjax_collapse.core.records import Damaged, UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data.arrays import as_names, as_numbers, check_named
@@ -96,12 +98,10 @@ class StoreWriter:
 
     def __enter__(self) -> "StoreWriter":
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder)
-        try:
+        with contextlib.ExitStack() as self._opened:
+            self._opened.callback(os.close, _locked(self.folder))
             self._open()
-        except BaseException:
-            self._close()
-            raise
+            self._opened = self._opened.pop_all()
         return self
 
     def _open(self):
@@ -124,12 +124,7 @@ class StoreWriter:
                 with contextlib.suppress(OSError):  # such as a full disk, which is the error already
                     self._commit()
         finally:
-            self._close()
-
-    def _close(self):
-        for file in self._files.values():
-            file.close()
-        os.close(self._lock)
+            self._opened.close()
 
     def add(self, name: str, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Appends one client.
@@ -178,11 +173,7 @@ class StoreWriter:
         labels = arrays[_LABELS]
         if labels.ndim == 1 and labels.dtype.kind in "iu":
             arrays[_LABELS] = labels = labels.astype(np.int32)
-        classes = len(self._facts["class_names"])
-        if labels.ndim > 1:
-            check_named(self._facts["class_names"], what, labels, of_tokens=self._facts["task"] in OF_TOKENS)
-        elif classes and not (labels.dtype == np.int32 and 0 <= labels.min() <= labels.max() < classes):
-            raise UserError(f"{what}: labels {labels.min()} to {labels.max()}, expected integers below {classes}")
+        check_named(self._facts["class_names"], what, labels, of_tokens=self._facts["task"] in OF_TOKENS)
         for file, array in arrays.items():
             found = array.dtype, array.shape[1:]
             expected = self._shapes.setdefault(file, found)
@@ -195,7 +186,7 @@ class StoreWriter:
     def _file(self, name):
         """Returns an open file of the store; the number of rows in the header of an array is written at the end."""
         if name not in self._files:
-            self._files[name] = file = files.writing(self.folder / name, is_new=True)
+            file = self._files[name] = self._opened.enter_context(files.writing(self.folder / name, is_new=True))
             self._write_header(name, 0)
             file.flush()
         return self._files[name]
@@ -247,7 +238,7 @@ class StoreWriter:
         self._shapes = {file: (np.dtype(kind), tuple(shape)) for file, (kind, shape) in found["shapes"].items()}
         for name, length in lengths.items():
             try:
-                self._files[name] = file = files.writing(self.folder / name)
+                file = self._files[name] = self._opened.enter_context(files.writing(self.folder / name))
             except OSError as error:
                 raise Damaged(f"{self.folder / name}: cannot be opened ({error.strerror}); {_ANEW}") from error
             if file.seek(0, os.SEEK_END) < length:
@@ -294,7 +285,7 @@ class StoreWriter:
         with files.whole(self.folder / _OFFSETS) as file:
             np.lib.format.write_array(file, offsets := self._offsets())
         _check_distinct(self.folder / _NAMES)
-        counted = [_COUNTS] if self._count_classes(np.diff(offsets)) else []
+        counted = [_COUNTS] if self._count_classes(offsets) else []
         files.flush(self.folder / name for name in (*counted, *rows))
         index, test = (_digest(self.folder, names) for names in (_INDEX, _TEST.values()))
         content = self._described() | {"index": index, "test": test}
@@ -302,18 +293,17 @@ class StoreWriter:
         for name in (_SIZES, _UNFINISHED):
             (self.folder / name).unlink(missing_ok=True)
 
-    def _count_classes(self, sizes):
+    def _count_classes(self, offsets):
         """If labels are classes, writes the number of examples of each class at each client and returns True."""
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
         if not num_classes or self._shapes[_LABELS] != (np.int32, ()):
             return False
         path.unlink(missing_ok=True)
         labels = _mapped(self.folder / _LABELS, self.rows)
-        counts = np.lib.format.open_memmap(path, "w+", np.min_scalar_type(int(sizes.max())), (len(sizes), num_classes))
-        first = 0
-        for client, size in enumerate(sizes.tolist()):
-            counts[client] = np.bincount(labels[first : first + size], minlength=num_classes)
-            first += size
+        kind = np.min_scalar_type(int(np.diff(offsets).max()))
+        counts = np.lib.format.open_memmap(path, "w+", kind, (self.done, num_classes))
+        for client, (first, last) in enumerate(itertools.pairwise(offsets.tolist())):
+            counts[client] = np.bincount(labels[first:last], minlength=num_classes)
         counts.flush()
         return True
 
@@ -335,9 +325,19 @@ class Store:
     inputs: np.ndarray
     labels: np.ndarray
     _checksums: np.ndarray  # [blocks, 16] uint8, memory-mapped
+    most: int | None = None  # most examples of a client that are read, the first ones; None reads all
+
+    dtype = np.dtype(np.int32)  # of ``store[client]``
 
     def __post_init__(self):
-        self.sizes = np.diff(self.offsets).astype(np.int32)
+        sizes = np.diff(self.offsets).astype(np.int32)
+        self.sizes = sizes if self.most is None else np.minimum(sizes, self.most)
+        self.shape = (len(sizes), int(self.sizes.max()))
+
+    def __getitem__(self, client: int) -> np.ndarray:
+        """Returns the rows of one client [capacity], padded: a store takes the place of an index table."""
+        rows, _ = self.rows(np.array([client]))
+        return np.pad(rows, (0, self.shape[1] - len(rows))).astype(self.dtype)
 
     @property
     def num_clients(self) -> int:
@@ -396,55 +396,48 @@ class Store:
         parts = dict(offsets=self.offsets[: clients + 1], inputs=self.inputs[:rows], labels=self.labels[:rows])
         return dataclasses.replace(self, **parts)
 
-    def rows(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of some clients, one client after another, and the number of rows of each.
 
         Args:
             ids: [cohort] identities; from ``num_clients`` on, they have no rows.
-            most: most rows of a client, the first ones.
         """
         ids = np.asarray(ids)
         sizes = np.where(ids < self.num_clients, self.sizes.take(ids, mode="clip"), 0)
-        sizes = sizes if most is None else np.minimum(sizes, most)
         firsts = self.offsets.take(ids, mode="clip")
         before = np.cumsum(sizes) - sizes
         return np.repeat(firsts - before, sizes) + np.arange(sizes.sum()), sizes
 
-    def gather(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def gather(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns inputs and labels of some clients [rows, ...], one client after another, and sizes [cohort].
 
         For the arguments, see ``rows``; for errors, ``verify``.
         """
-        rows, sizes = self.rows(ids, most)
+        rows, sizes = self.rows(ids)
         gathered = self.inputs[rows], self.labels[rows]
-        self.verify(ids, most, gathered)
+        self.verify(ids, gathered)
         return *gathered, sizes
 
-    def verify(
-        self,
-        ids: np.ndarray | None = None,
-        most: int | None = None,
-        gathered: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
+    def verify(self, ids: np.ndarray | None = None, gathered: tuple[np.ndarray, np.ndarray] | None = None) -> None:
         """Compares the rows of some clients, by default of all, with their checksums.
 
         Args:
-            ids, most: see ``rows``.
+            ids: see ``rows``.
             gathered: inputs and labels of these rows, one after another. They are compared if they are whole blocks,
                 else the files.
 
         Raises:
             Damaged: rows have changed since they were written; the message names the client.
         """
-        if (name := self.find_damaged(ids, most, gathered)) is not None:
+        if (name := self.find_damaged(ids, gathered)) is not None:
             raise Damaged(f"{self.folder}: rows of client {name!r} differ from what was written; {_AGAIN}")
 
-    def find_damaged(self, ids=None, most=None, gathered=None) -> str | None:
+    def find_damaged(self, ids=None, gathered=None) -> str | None:
         """Returns the name of the first client whose rows differ, or None; for the arguments, see ``verify``."""
         ids = np.arange(self.num_clients) if ids is None else np.asarray(ids)
         ids = ids[ids < self.num_clients]
-        sizes, width = self.sizes[ids].astype(int), _rows_of_block(self.inputs)
-        taken = sizes if most is None else np.minimum(sizes, most)
+        sizes, taken = self.offsets[ids + 1] - self.offsets[ids], self.sizes[ids].astype(int)
+        width = _rows_of_block(self.inputs)
         begins, counts = self.offsets[ids], -(-taken // width)  # the first row, and the number of blocks, of a client
         if gathered is None or ((taken < sizes) & (taken % width > 0)).any():
             gathered = self.inputs, self.labels
@@ -466,15 +459,14 @@ class Store:
         blocks = -(-np.diff(self.offsets) // _rows_of_block(self.inputs))
         return np.cumsum(blocks) - blocks
 
-    def advise(self, ids: np.ndarray, most: int | None = None) -> None:
+    def advise(self, ids: np.ndarray) -> None:
         """Asks the system, if possible, to read the rows of some clients ahead; returns at once."""
         if not hasattr(os, "posix_fadvise"):
             return
         ids = np.asarray(ids)
         ids = ids[ids < self.num_clients]
-        sizes = self.sizes[ids] if most is None else np.minimum(self.sizes[ids], most)
         descriptor, start, width = self._input_file
-        for first, size in zip(self.offsets[ids].tolist(), sizes.tolist(), strict=True):
+        for first, size in zip(self.offsets[ids].tolist(), self.sizes[ids].tolist(), strict=True):
             os.posix_fadvise(descriptor, start + first * width, size * width, os.POSIX_FADV_WILLNEED)
 
     def drop_cached(self) -> None:
@@ -490,29 +482,6 @@ class Store:
         weakref.finalize(self, os.close, descriptor)
         width = self.inputs.itemsize * math.prod(self.inputs.shape[1:])
         return descriptor, os.fstat(descriptor).st_size - self.facts["rows"] * width, width
-
-
-class StoredRows:
-    """The rows of a store's clients, instead of an index table [clients, capacity].
-
-    The rows of a client are ``offsets[client] + arange(sizes[client])``.
-
-    Args:
-        store: the store.
-        most: most rows of a client, the first ones; None takes all.
-    """
-
-    dtype = np.dtype(np.int32)
-
-    def __init__(self, store: Store, most: int | None = None):
-        self.store, self.most = store, most
-        self.sizes = store.sizes if most is None else np.minimum(store.sizes, most)
-        self.shape = (store.num_clients, int(self.sizes.max()))
-
-    def __getitem__(self, client: int) -> np.ndarray:
-        """Returns the rows of one client [capacity], padded."""
-        rows, _ = self.store.rows(np.array([client]), self.most)
-        return np.pad(rows, (0, self.shape[1] - len(rows))).astype(self.dtype)
 
 
 def open_store(folder: Path | str) -> Store:
@@ -607,11 +576,13 @@ def _checksums(inputs, labels):
 
 
 def _checksums_of(arrays, firsts, lasts):
-    """Returns the checksums of rows ``firsts`` to ``lasts`` of inputs and labels."""
+    """Returns the checksums of rows ``firsts`` to ``lasts`` of inputs and labels, each ``checksum`` of both."""
     (inputs, labels), count = map(as_bytes, arrays), len(arrays[1])
     of_input, of_label = (len(piece) // max(1, count) for piece in (inputs, labels))
     ends = (ends * width for width in (of_input, of_label) for ends in (firsts, lasts))
-    return checksums(inputs, labels, *(each.tolist() for each in ends))
+    bounds = zip(*(each.tolist() for each in ends), strict=True)
+    first, both = xxhash.xxh3_64_intdigest, xxhash.xxh3_128_digest
+    return b"".join([both(labels[start:stop], first(inputs[begin:end])) for begin, end, start, stop in bounds])
 
 
 def _digest(folder, names):
@@ -646,15 +617,11 @@ def _locked(folder):
 
 def _check_distinct(path):
     """Raises UserError if two lines are equal; needs eight bytes of memory per line."""
-
-    def hashed(lines):
-        return (int.from_bytes(hashlib.blake2b(line, digest_size=8).digest()) for line in lines)
-
     with path.open("rb") as file:
-        hashes = np.sort(np.fromiter(hashed(file), np.uint64))
+        hashes = np.sort(np.fromiter(map(xxhash.xxh3_64_intdigest, file), np.uint64))
     if len(twice := hashes[1:][hashes[1:] == hashes[:-1]]):
         with path.open("rb") as file:
-            name = next(line for line in file if next(hashed([line])) == twice[0]).decode().strip()
+            name = next(line for line in file if xxhash.xxh3_64_intdigest(line) == twice[0]).decode().strip()
         raise UserError(f"store: client {name!r} was added twice; expected all of its rows in one call")
 
 

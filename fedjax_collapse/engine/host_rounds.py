@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Drawn, Examples, Key, PyTree, UserError
-from fedjax_collapse.data.store import StoredRows
+from fedjax_collapse.data.store import Store
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import rounds, skipping
 from fedjax_collapse.engine.client_states import StoredStates
@@ -114,7 +114,7 @@ class OnHost:
         # the most examples that the clients of a device can own, and how many are always sent, so that nothing is
         # recompiled: the same, or of a store more than they typically own
         self._most = self._least = int(np.partition(self.sizes, -on_each)[-on_each:].sum())
-        self._rows, self.is_on_disk = ownership.rows, isinstance(ownership.rows, StoredRows)
+        self._rows, self.is_on_disk = ownership.rows, isinstance(ownership.rows, Store)
         if self.is_on_disk:
             self._least = min(self._most, _power_of_two(int(_ROOM * on_each * self.sizes.mean())))
         else:
@@ -212,7 +212,7 @@ class OnHost:
         identities, inputs, labels = (self._padded(array, owned, room) for array in (None, *examples[:2]))
         for place, own in enumerate(by_device if self.is_on_disk else ()):
             part = slice(place * room, (place + 1) * room)
-            self._rows.store.verify(own, self._rows.most, (inputs[part], labels[part]))
+            self._rows.verify(own, (inputs[part], labels[part]))
         constants = client_map.replicate(examples._replace(inputs=(), labels=()))
         sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
         return Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
@@ -226,7 +226,7 @@ class OnHost:
     def _owned(self, ids):
         """Returns the rows of some clients among all examples, one client after another."""
         if self.is_on_disk:
-            return self._rows.store.rows(ids, self._rows.most)[0]
+            return self._rows.rows(ids)[0]
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
         return self._rows.take(ids, axis=0, mode="clip")[np.arange(self._rows.shape[1]) < sizes[:, None]]
 
@@ -244,7 +244,7 @@ class OnHost:
     def advise(self, drawn: Drawn) -> None:
         """Has the system read the clients' examples ahead, if they are on disk."""
         if self.is_on_disk:
-            self._rows.store.advise(np.concatenate(self._by_device(np.asarray(drawn.id))), self._rows.most)
+            self._rows.advise(np.concatenate(self._by_device(np.asarray(drawn.id))))
 
 
 _COMPILED = {

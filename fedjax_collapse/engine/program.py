@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data import federation
-from fedjax_collapse.data.store import StoredRows
+from fedjax_collapse.data.store import Store
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_states import StoredStates
 from fedjax_collapse.engine.cohort import Assignment, home_order
@@ -52,7 +52,7 @@ class Program:
         self._state = None  # until it is placed
         self._left_out = []  # by run, the clients whose first reports were left out; until the first rounds
         self.round_bytes = math.nan  # needed on each device by rounds, besides what is stored; NaN if unknown
-        self._is_on_disk = isinstance(self._assignment.ownership.rows, StoredRows)
+        self._is_on_disk = isinstance(self._assignment.ownership.rows, Store)
         if storage != "auto" and self._is_on_disk != (storage == "disk"):
             where, choice = ("in", "disk") if self._is_on_disk else ("not in", "host")
             raise UserError(

@@ -1,5 +1,6 @@
 """Stores on disk: what is written is read, an interrupted writer resumes to the same bytes, damage is named."""
 
+import dataclasses
 import errno
 import functools
 import json
@@ -80,15 +81,15 @@ def test_a_cohort_has_the_rows_of_its_clients(sizes, data):
     labels = -inputs[:, 0]
     parts = zip(*(np.split(array, offsets[1:-1]) for array in (inputs, labels)), strict=True)
     sums = b"".join(stores._checksums(*own) for own in parts)
-    store = Store(Path(), {}, offsets, inputs, labels, np.frombuffer(sums, np.uint8).reshape(-1, 16))
     ids = np.array(data.draw(st.lists(st.integers(0, len(sizes)), max_size=6)), int)  # the last one is no client
     most = data.draw(st.none() | st.integers(1, 5))
+    store = Store(Path(), {}, offsets, inputs, labels, np.frombuffer(sums, np.uint8).reshape(-1, 16), most)
     parts = [np.arange(first, last)[:most] for first, last in zip(store.offsets, store.offsets[1:], strict=False)]
-    rows, found = store.rows(ids, most)
+    rows, found = store.rows(ids)
     expected = [(*parts, np.arange(0))[i] for i in ids]
     assert found.tolist() == list(map(len, expected))
     np.testing.assert_array_equal(rows, np.concatenate([np.arange(0), *expected]))
-    inputs, labels, _ = store.gather(ids, most)
+    inputs, labels, _ = store.gather(ids)
     np.testing.assert_array_equal(inputs, store.inputs[rows])
     np.testing.assert_array_equal(labels, store.labels[rows])
 
@@ -136,7 +137,7 @@ IMAGES = np.zeros((2, 2, 2, 1), np.uint8)
     [
         ("client 'd': 0 inputs and 0 labels", ("d", IMAGES[:0], np.zeros(0, int))),
         ("client 'd': 2 inputs and 1 labels", ("d", IMAGES, np.zeros(1, int))),
-        ("labels 0 to 3, expected integers below 3", ("d", IMAGES, np.array([0, 3]))),
+        ("client 'd' data: label 3 has no name among 3 class names", ("d", IMAGES, np.array([0, 3]))),
         (r"rows of inputs.npy are float32\[2, 2, 1\], expected uint8", ("d", IMAGES / 2, np.array([0, 1]))),
         (r"expected uint8\[2, 2, 1\] as before", ("d", IMAGES[:, :1], np.array([0, 1]))),
         ("a name of one line", ("d\ne", IMAGES, np.array([0, 1]))),
@@ -277,8 +278,8 @@ def test_only_the_blocks_that_are_read_are_verified(tmp_path, monkeypatch):
     with open(tmp_path / "store" / "inputs.npy", "r+b") as file:  # row 3 of the last client
         file.seek(-5, os.SEEK_END)
         file.write(bytes([file.peek()[0] ^ 1]))
-    store.gather(np.array([2, 0]), most=2)
-    check("client 'c2'", store.gather, np.array([2, 0]), most=3)
+    dataclasses.replace(store, most=2).gather(np.array([2, 0]))
+    check("client 'c2'", dataclasses.replace(store, most=3).gather, np.array([2, 0]))
 
 
 _unfinished = functools.partial(_facts, "unfinished.json")
