@@ -93,21 +93,13 @@ def names_by_number(labels: np.ndarray, test_labels: np.ndarray) -> tuple[str, .
     """Returns "0", "1", ... up to the largest label; none if labels are not integers in one dimension.
 
     Raises:
-        UserError: as in ``number_of_classes``; if an integer is negative.
+        UserError: if an integer is negative, or far above the number of examples, as it would make the network that
+            large.
     """
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (labels, test_labels)):
         return ()
     if (least := min(labels.min(initial=0), test_labels.min(initial=0))) < 0:
         raise UserError(f"data: label {least}: expected classes from 0, or class_names=() if labels are no classes")
-    return tuple(map(str, range(number_of_classes(labels, test_labels))))
-
-
-def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
-    """Returns the number of classes of labels without names: the largest label plus one.
-
-    Raises:
-        UserError: if it is far above the number of examples, because one wrong label would make the network that large.
-    """
     largest = int(max(labels.max(initial=0), test_labels.max(initial=0)))
     count, examples = largest + 1, len(labels) + len(test_labels)
     if count > max(_MIN_CLASS_LIMIT, examples):
@@ -115,7 +107,7 @@ def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
             f"data: label {largest} would make {count} classes of {examples} examples; correct it, or give "
             f"class_names, such as tuple(map(str, range({count}))), or () if labels are no classes"
         )
-    return count
+    return tuple(map(str, range(count)))
 
 
 def check_normalized(name: str, inputs: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:

@@ -146,7 +146,7 @@ def test_pachinko():
     shares = np.bincount(labels[even[0]]) / 1000
     assert abs(shares - 0.01).max() < 0.02
     for wrong, options, message in (
-        (coarse[:9], {}, "4000 examples need as many coarse labels, got 9"),
+        (coarse[:9], {}, "4000 examples need as many coarse labels, integers from 0, got 9"),
         (np.arange(4000) % 7, {}, "class 0 is below several coarse classes, such as 0, 1; expected one"),
         (coarse, dict(size=101), "40 clients with at least 101 examples each need 4040, but there are 4000"),
     ):

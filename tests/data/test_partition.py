@@ -222,7 +222,7 @@ FINE = np.repeat(np.arange(100), 5)
         ("pathological", FINE, dict(num_clients=10, classes_per_client=3), "room for 30 of 100 classes; use at least"),
         ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
         ("pathological", FINE, dict(num_clients=9, classes_per_client=101), "101 classes per client, expected 1 to"),
-        ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "unknown method 'shard'"),
+        ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "'shard': expected one of"),
         ("pathological", FINE, dict(num_clients=10, classes_per_client=11, method="niid"), "use method='balanced'"),
         ("pathological", FINE, dict(num_clients=10, classes_per_client=51, method="shards"), "expected 1 to 50 shards"),
         ("partially_disjoint", FINE, dict(num_clients=9, classes_per_client=0), "0 classes per client, expected 1"),

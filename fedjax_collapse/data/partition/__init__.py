@@ -30,7 +30,7 @@ from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class
 from fedjax_collapse.data.class_holders import Partition as Partition
 from fedjax_collapse.data.reading import index_file
-from fedjax_collapse.schema.options import Count, Fraction, Natural, OpenChoice, Seed, checked
+from fedjax_collapse.schema.options import Count, Fraction, Natural, Seed, checked
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 _BATCH, _TEST = 10, 0.25  # PFLlib's, which its least number of examples depends on
@@ -111,7 +111,7 @@ def pathological(
     num_clients: int,
     classes_per_client: int,
     seed: Seed = 0,
-    method: Annotated[str, OpenChoice(PATHOLOGICAL, "")] = "balanced",
+    method: Annotated[str, PATHOLOGICAL] = "balanced",
     max_tries: Count = 1000,
 ) -> Partition:
     """Label skew: each client holds a few classes; each class is divided evenly among its holders.
@@ -128,8 +128,6 @@ def pathological(
         UserError: if the clients have too few slots for all classes, if a class has fewer examples than holders, or if
             ``max_tries`` draws left a class without a holder.
     """
-    if method not in PATHOLOGICAL:
-        raise UserError(f"partition: unknown method {method!r}, expected one of {', '.join(PATHOLOGICAL)}")
     check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
     if method == "shards":
@@ -216,8 +214,7 @@ def domain(
     Raises:
         UserError: if the number of clients is not the number of domains, or if a client would have no examples.
     """
-    if len(domains) != len(labels) or domains.min(initial=0) < 0:
-        raise UserError(f"partition: {len(labels)} examples need as many domains, integers from 0, got {len(domains)}")
+    _check_given(labels, "domains", domains)
     sizes = np.bincount(domains)
     if num_clients != len(sizes):
         raise UserError(f"clients: {num_clients} clients but {len(sizes)} domains; use clients={len(sizes)}")
@@ -290,7 +287,7 @@ def given(
     Raises:
         UserError: if an example has no owner, or if the number of clients differs.
     """
-    _check_owners(labels, owners)
+    _check_given(labels, "owners", owners)
     parts = [rows for rows in rows_by_class(owners) if len(rows) >= min_size]
     count = len(parts)
     if draw and 0 < num_clients < count:
@@ -324,7 +321,7 @@ def dirichlet_of_owners(
     Raises:
         UserError: as in ``dirichlet``; if an example has no owner.
     """
-    _check_owners(labels, owners)
+    _check_given(labels, "owners", owners)
     return class_holders.divide_classes(owners, num_clients, alpha, seed, min_size, balance, max_tries)
 
 
@@ -352,8 +349,7 @@ def pachinko(
     Raises:
         UserError: if a class has two coarse classes, or if there are too few examples.
     """
-    if len(coarse_labels) != len(labels):
-        raise UserError(f"partition: {len(labels)} examples need as many coarse labels, got {len(coarse_labels)}")
+    _check_given(labels, "coarse labels", coarse_labels)
     check_num_clients(labels, num_clients, max(size, 1))
     rows_of_class, (_, coarse) = rows_by_class(labels), np.unique(coarse_labels, return_inverse=True)
     for rows in rows_of_class:
@@ -380,9 +376,9 @@ def pachinko(
     return parts
 
 
-def _check_owners(labels, owners):
-    if len(owners) != len(labels) or owners.min(initial=0) < 0:
-        raise UserError(f"partition: {len(labels)} examples need as many owners, integers from 0, got {len(owners)}")
+def _check_given(labels, what, values):
+    if len(values) != len(labels) or values.min(initial=0) < 0:
+        raise UserError(f"partition: {len(labels)} examples need as many {what}, integers from 0, got {len(values)}")
 
 
 @checked

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
-from fedjax_collapse.data.arrays import number_of_classes
+from fedjax_collapse.data.arrays import names_by_number
 from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.stored_arrays import read_pickled
 from fedjax_collapse.data.reading.untrusted import Allowance, check_member, read_header
@@ -39,7 +39,7 @@ def pfllib(path: str | Path) -> Stream:
     train, test = (functools.partial(_stream, path, part) for part in ("train", "test"))
     parts = [[(own.labels, own.inputs.dtype.kind in "iu") for own in part()] for part in (train, test)]
     labels = [np.concatenate([own for own, _ in part] or [np.zeros(0, int)]) for part in parts]
-    names = tuple(map(str, range(number_of_classes(*labels))))
+    names = names_by_number(*labels)
     scale = "" if any(are_ids for part in parts for _, are_ids in part) else (0.0, 1.0)
     return Stream(str(path), train, test, None, names, normalisation=scale, are_named=False)
 
