@@ -57,9 +57,8 @@ class Federation(NamedTuple):
             >>> federation.num_clients, federation.num_classes, federation.input_shape
             (5, 10, (8, 8, 1))
         """
-        domains = None
-        if source.domains is not None:
-            domains = Domains(source.domain_names, source.domains, source.test_domains)
+        given = source.domain_names, source.domains, source.test_domains
+        domains = None if source.domains is None else Domains(*given)
         images, labels = arrays.as_array("train images", source.images), arrays.as_array("train labels", source.labels)
         make = cls.from_inputs if images.ndim == 2 or labels.ndim > 1 else cls.from_arrays
         options = dict(mean=source.mean, std=source.std)
@@ -206,15 +205,10 @@ class Federation(NamedTuple):
         check_value("federation: pad", pad, Natural | None)
         train = _examples("train", inputs, labels, mean, std, storage, pad)
         test = _examples("test", test_inputs, test_labels, mean, std, storage, pad)
-        if train.labels.shape[1:] != test.labels.shape[1:]:
-            shapes = f"{list(train.labels.shape[1:])} for training, {list(test.labels.shape[1:])} for the test"
-            raise UserError(f"data: labels of an example have shapes {shapes}; expected the same")
-        if train.inputs.shape[1:] != test.inputs.shape[1:]:
-            kind = "images" if train.inputs.ndim == 4 else "inputs"
-            raise UserError(
-                f"data: training {kind} are {train.inputs.shape[1:]}, test {kind} {test.inputs.shape[1:]}; "
-                f"expected the same {'height, width and channels' if kind == 'images' else 'shape'}"
-            )
+        for kind in ("inputs", "labels"):
+            shape, test_shape = (getattr(part, kind).shape[1:] for part in (train, test))
+            if shape != test_shape:
+                raise UserError(f"data: training {kind} are {shape}, test {kind} {test_shape}; expected the same shape")
         return cls(
             train=train,
             ownership=ownership(partition, len(labels), capacity),

@@ -1,13 +1,15 @@
 """A data set that is read client by client, in bounded memory; ``collect`` reads it into memory."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.natural_clients import Client, number_clients
+from fedjax_collapse.data.reading.listings import reason_of
+from fedjax_collapse.data.reading.natural_clients import Client, check_client, number_clients
 from fedjax_collapse.data.reading.tables.tabular import numbered
 from fedjax_collapse.data.sources import normalisations
 
@@ -61,9 +63,36 @@ def mean_and_std_of(stream: Stream, inputs: np.ndarray) -> tuple[float | tuple, 
 
 
 def check_shape(expected: tuple[int, ...], inputs: np.ndarray) -> None:
-    """Raises ValueError if the inputs of a client differ in shape from the first client's."""
+    """Raises ValueError if inputs differ in shape from the first ones."""
     if inputs.shape[1:] != expected:
         raise ValueError(f"inputs of {inputs.shape[1:]}, but the first ones are {expected}")
+
+
+def encoded(
+    clients: Iterable[tuple[str, str, Any]], read: Callable[[Any], tuple], first: int, hint: str
+) -> Iterator[ClientExamples]:
+    """Yields clients from position ``first`` on, with the inputs and labels, or also rows, of ``read(content)``.
+
+    Args:
+        clients: the place of each client, for messages, its name, and its content.
+        read: raises an exception if the content is not as expected.
+        first: a position.
+        hint: ends the messages.
+
+    Raises:
+        UserError: a client cannot be read, or its inputs have another shape than the first client's.
+    """
+    shape = None
+    for where, client, content in itertools.islice(clients, first, None):
+        check_client(f"{where}: it", client)
+        try:
+            inputs, labels, *rows = read(content)
+            if len(inputs) != len(labels) or not len(inputs):
+                raise ValueError(f"{len(inputs)} inputs for {len(labels)} labels")
+            check_shape(shape := shape or inputs.shape[1:], inputs)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise UserError(f"{where}: user {client}: {reason_of(error)}; {hint}") from None
+        yield ClientExamples(client, inputs, labels, *rows)
 
 
 def collect(stream: Stream) -> Arrays:

@@ -102,7 +102,7 @@ def test_names_in_annotations_and_split_files(tmp_path, images):
         (tmp_path / "split").write_text(f"image,target,center,fold\n{name[:-4]},0,0,train\n0,0,0,test\n")
         check("split: '.*secret.jpg' is not in the folder", sources.isic2019, root, tmp_path / "split")
     (tmp_path / "split").write_text(f"image,target,center,fold\n{'0' * 200_000},0,0,train\n")
-    check("split: expected FLamby's train_test_split", sources.isic2019, root, tmp_path / "split")
+    check("split: cannot be read .*expected FLamby's train_test_", sources.isic2019, root, tmp_path / "split")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_datasets_of_hdf5_that_are_elsewhere_or_too_large(tmp_path, put, message
         del stored["examples/u1/y"]
         put(stored["examples/u1"])
     options = dict(test_file=str(files[1]), label="y")
-    check(f"train.h5: examples/u1 cannot be read .*{message}", sources.tff, files[0], **options)
+    check(f"train.h5: examples: user u1: .*{message}", sources.tff, files[0], **options)
     with h5py.File(files[0], "a") as stored:
         stored.move("examples", "others")
         stored["examples"] = h5py.ExternalLink("test.h5", "/examples")
-    check("train.h5: examples is a link, expected", sources.tff, files[0], **options)
+    check(r"train.h5: cannot be read as HDF5 \(examples is a link, expected", sources.tff, files[0], **options)
 
 
 def virtual_layout(file):
@@ -209,7 +209,7 @@ def test_compressed_files_that_become_too_large(tmp_path):
     (tmp_path / "pixels.gz").write_bytes(gzip.compress(bytes(2**23)))
     file.write_bytes((tmp_path / "pixels.gz").read_bytes())
     check("t10k-images.*bytes declares", sources.torchvision, "mnist", folder=str(tmp_path))
-    check(r"pixels.gz: cannot be read .Implausible", packages.read_pixels, tmp_path / "pixels.gz", (2, 2), 2)
+    check("pixels.gz: cannot be read .a file of 8,175 b", packages.read_pixels, tmp_path / "pixels.gz", (2, 2), 2)
 
 
 def test_pfllib_files_that_claim_too_much(tmp_path):
@@ -364,7 +364,7 @@ def test_damaged_heaps_of_hdf5(tmp_path):
     faulthandler.cancel_dump_traceback_later()
     with h5py.File(files[0], "w") as stored:
         stored[b"examples/\xff/snippets"] = [b"to be"]
-    check("train.h5: examples has client .*xff.*expected a name", sources.tff, files[0], **options)
+    check("train.h5: examples: it has client .*xff.*expected a name", sources.tff, files[0], **options)
     with h5py.File(files[0], "w") as stored:
         stored["examples/u1/snippets"] = [b"to be" * 100]
     files[0].write_bytes(files[0].read_bytes().replace(b"HEAP", b"PAEH"))

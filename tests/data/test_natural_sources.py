@@ -78,7 +78,7 @@ def test_shakespeare_of_tff(tmp_path):
     for one, other in zip(source, older, strict=True):
         np.testing.assert_array_equal(one, other)
     check("an HDF5 file has one part, an SQLite file both; set data.test_file", sources.tff, files[0])
-    check("examples/GHOST has snippets, expected pixels", sources.tff, files[0], test_file=files[1])
+    check("examples: user GHOST: it has snippets, expected pixels", sources.tff, files[0], test_file=files[1])
     check(r"train.h5: cannot be read as HDF5 \(.*\)", sources.tff, tmp_path / "no" / "train.h5", test_file=files[1])
 
 
@@ -95,7 +95,7 @@ def test_images_of_tff(tmp_path):
     check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
     small = {"pixels": pixels[:1, :2, :2], "label": [0]}
     test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]}, f2=small)
-    message = r"test.h5: examples/f2 cannot be read \(inputs of \(2, 2, 1\), but the first ones are \(4, 4, 1\)\)"
+    message = r"test.h5: examples: user f2: inputs of \(2, 2, 1\), but the first ones are \(4, 4, 1\); fetch"
     check(message, sources.tff, train, test_file=test)
     images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
     pairs = [("3", example(image=image, label=i, coarse_label=7)) for i, image in enumerate(images)]
@@ -362,15 +362,15 @@ def test_wrong_files_of_tff(tmp_path):
     tff(file, all_train=[("a", good)], all_test=[("a", good)])
     check("no split 'train' among all_train, all_test; set data.train_split", sources.tff, file)
     for wrong, message in (
-        (good[:-3], "train, row 2 cannot be read .it is no tf.train.Example.; fetch the file again"),
-        (example(tokens="a b"), "features tokens, expected numbers pixels or image, and label"),
-        (example(pixels=[0.5] * 4), "features pixels, expected numbers pixels or image, and label"),
-        (example(pixels=[0.5] * 4, label=[1, 2]), r"label is \[1, 2\], expected one class from 0"),
+        (good[:-3], "train: user a: row 2: it is no tf.train.Example; fetch the file again"),
+        (example(tokens="a b"), "row 2: it has tokens, expected pixels"),
+        (example(pixels=[0.5] * 4), "row 2: it has pixels, expected label"),
+        (example(pixels=[0.5] * 4, label=[1, 2]), r"label is \[\[1, 2\]\], expected one class from 0"),
         (example(pixels=[0.5] * 5, label=0), "rows of 5 numbers, expected square images"),
         (example(pixels=[0.5] * 9, label=0), r"inputs of \(3, 3, 1\), but the first ones are \(2, 2, 1\)"),
         (example(pixels=[1.5] * 4, label=0), "pixels are 1.5 to 1.5, expected 0 to 1"),
         (example(image=[256] * 4, label=0), "image is 256 to 256, expected 0 to 255"),
-        (7, r"train, row 2 cannot be read \(it is int, expected bytes\)"),
+        (7, "train: user a: row 2: it is int, expected bytes"),
     ):
         tff(file, train=[("a", good), ("a", wrong)], test=[("a", good)])
         check(message, sources.tff, file)

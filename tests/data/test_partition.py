@@ -191,7 +191,7 @@ def test_a_file_of_named_or_numbered_clients_and_of_repeated_rows(tmp_path):
         ("[[0, 1], [0.5]]", "client 1: expected a list of at least one row"),
         ("[[0, 1], [2], [3]]", "2 clients but 3 in"),
         ("[[0, 1]", "expected a JSON list"),
-        (None, "cannot be read \\(FileNotFoundError\\)"),
+        (None, "cannot be read \\(No such file or directory\\); .*give the path of a partition file"),
     ],
 )
 def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):

@@ -98,7 +98,7 @@ def test_wrong_labels_of_tokens():
     for own, test, count, message in (
         (labels[:, 0], labels, None, r"expected integers \[examples, length\] with pad"),
         (0 * labels, labels, None, "all are 0, which is padding"),
-        (labels, labels[:, 1:], None, r"of an example have shapes \[6\] for training, \[5\] for the test"),
+        (labels, labels[:, 1:], None, r"training labels are \(6,\), test labels \(5,\); expected the same shape"),
         (labels, labels, 10, "label 11 has no name among 10 class names"),
     ):
         check(message, type(federation).from_inputs, inputs, own, [[0]], inputs, test, class_names=names[:count], pad=0)

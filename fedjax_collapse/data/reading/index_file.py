@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import reading
 from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.untrusted import parse_json
 
@@ -28,18 +28,13 @@ def read_indices(path: str, num_examples: int, repeated: bool = False) -> list[n
         UserError: if there is no such file, if it is not such a list, if a key occurs twice or numbers are not 0 to the
             number of clients less 1, if a row is out of range, or, unless ``repeated``, listed twice.
     """
-    content = _read(path)
-    try:
-        stored = parse_json(content, functools.partial(_by_key, path))
+    expected = "expected a JSON list with one list of rows per client, give the path of a partition file"
+    with reading(path, "cannot be read", expected):
+        stored = parse_json(Path(path).read_text("utf-8"), functools.partial(_by_key, path))
         names = tuple(stored) if isinstance(stored, dict) else ()
         for name in names:
             check_client(f"{path}: it", name)
-        stored = list(stored.values()) if isinstance(stored, dict) else stored
-        parts = NamedParts(np.array(rows) for rows in stored)
-    except UserError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected a JSON list with one list of rows per client ({error})") from None
+        parts = NamedParts(map(np.array, stored.values() if names else stored))
     for client, rows in zip(names or range(len(parts)), parts, strict=True):
         if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
             raise UserError(f"{path}: client {client}: expected a list of at least one row, got {rows.tolist()!r:.60}")
@@ -83,23 +78,10 @@ def read_isic2019(path: str, fold: str) -> list[tuple[str, int, int]]:
     Raises:
         UserError: if there is no such file, or if it is another file.
     """
-    lines = _read(path).splitlines()
-    try:
-        rows = [row for row in csv.DictReader(lines) if row.get("fold") == fold]
-        columns = [(row["image"], int(row["target"]), int(row["center"])) for row in rows]
-    except (KeyError, ValueError, TypeError, csv.Error):
-        columns = []
-    if not columns:
-        raise UserError(
-            f"{path}: expected FLamby's train_test_split, a table with the columns image, target, center and fold, "
-            f"some of them {fold}"
-        )
-    return columns
-
-
-def _read(path):
-    check_is_file(path)
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: undecodable bytes, or an invalid path
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}); give the path of a partition file") from None
+    expected = "expected FLamby's train_test_split, a table with the columns image, target, center and fold"
+    with reading(path, "cannot be read", expected):
+        rows = csv.DictReader(Path(path).read_text("utf-8").splitlines())
+        found = [(row["image"], int(row["target"]), int(row["center"])) for row in rows if row["fold"] == fold]
+        if not found:
+            raise ValueError(f"no line of fold {fold}")
+    return found

@@ -50,16 +50,22 @@ def check_is_file(path: Path | str) -> None:
 
 
 @contextlib.contextmanager
-def reading(path: Path | str, problem: str, hint: str, kinds: type | tuple[type, ...] = Exception) -> Iterator[None]:
-    """Turns exceptions of these kinds into a one-line UserError with the path, the problem, the reason and a hint."""
+def reading(path: Path | str, problem: str, hint: str) -> Iterator[None]:
+    """Turns exceptions into a one-line UserError with the path, the problem, the reason and a hint."""
     check_is_file(path)
     try:
         yield
     except UserError:
         raise
-    except kinds as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: {problem} ({reason}); {hint}") from None
+    except Exception as error:  # for damaged files, packages raise various exceptions
+        raise UserError(f"{path}: {problem} ({reason_of(error)}); {hint}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the message of an error in one line; of a missing key its name."""
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    return getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
 
 
 def file_below(folder: Path, name: str, where: str) -> Path:

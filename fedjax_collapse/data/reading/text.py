@@ -196,7 +196,7 @@ def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tu
     Raises:
         UserError: if the file cannot be read, is of another format, or has too few words.
     """
-    with reading(path, "cannot be read", "expected lines of a word and its count, or JSON", (OSError, ValueError)):
+    with reading(path, "cannot be read", "expected lines of a word and its count, or JSON"):
         content = Path(path).read_text("utf-8")
         words = _of_json(content) if content.lstrip()[:1] == "{" else _of_lines(content)
         if (broken := next((word for word in words if not is_unicode(word)), None)) is not None:

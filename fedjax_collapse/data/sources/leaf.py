@@ -29,13 +29,12 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.images.encoded import Decoding, Encoded, channels_of, decode_all
 from fedjax_collapse.data.reading.images.folders import SUFFIXES
-from fedjax_collapse.data.reading.listings import file_below, files_below
-from fedjax_collapse.data.reading.natural_clients import check_client
+from fedjax_collapse.data.reading.listings import file_below, files_below, reading
 from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.reading.untrusted import parse_json
 from fedjax_collapse.data.source import Channels, Size, from_files
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.data.stream import ClientExamples, Stream, encoded
 from fedjax_collapse.schema.options import Count, Natural
 
 _TEXT = 4  # column of a tweet
@@ -94,24 +93,8 @@ def leaf(
 
 def _stream(folder, encode, most, first: int = 0) -> Iterator[ClientExamples]:
     """Yields the users of a part in the order of files, from position ``first`` on, with at most ``most`` examples."""
-    seen: set[str] = set()
-    shape = None
-    for place, (file, user, x, y) in enumerate(_users(folder)):
-        if user in seen:
-            raise UserError(f"{file}: user {user} is also in another file; expected each in one, preprocess LEAF again")
-        seen.add(user)
-        if place < first:
-            continue
-        try:
-            inputs, labels = encode(x[: most or None], y[: most or None])
-            check_shape(shape := shape or inputs.shape[1:], inputs)
-        except UserError as error:
-            raise UserError(f"{file}: user {user}: {error}") from None
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise UserError(
-                f"{file}: user {user}: {_reason(error)}; expected images, or the texts of LEAF's data sets"
-            ) from None
-        yield ClientExamples(user, inputs, labels)
+    users = ((file, user, (x[: most or None], y[: most or None])) for file, user, x, y in _users(folder))
+    return encoded(users, lambda pair: encode(*pair), first, "expected images, or the texts of LEAF's data sets")
 
 
 def _kind_of_text(x, y):
@@ -159,36 +142,29 @@ def _vocabulary(path, file, size, words_of):
 def _users(folder):
     """Yields (file, user, x, y) of all users of a part that have examples, one file at a time."""
     files = [file for file in files_below(folder) if file.suffix == ".json"] if os.path.isdir(folder) else []
-    user = None
+    seen: set[str] = set()
     for file in files:
         for user, x, y in _read(file):
+            if user in seen:
+                raise UserError(f"{file}: user {user} is also in another file; expected each in one, preprocess again")
+            seen.add(user)
             yield file, user, x, y
-    if user is None:
+    if not seen:
         raise UserError(f"{folder}: expected LEAF's *.json with at least one user's examples, next to the other part")
 
 
 def _read(file):
-    try:
+    with reading(file, "cannot be read", "expected LEAF's users, num_samples and user_data, write it again"):
         content = parse_json(file.read_bytes())
         users, sizes, data = content["users"], content["num_samples"], content["user_data"]
         pairs = [(user, size, data[user]["x"], data[user]["y"]) for user, size in zip(users, sizes, strict=True)]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise UserError(
-            f"{file}: cannot be read ({_reason(error)}); expected LEAF's users, num_samples and user_data, write it "
-            "again"
-        ) from None
     for user, size, x, y in pairs:
         is_part = isinstance(y, list) and bool(y) and isinstance(y[0], dict)  # Reddit's sizes count all parts
         if not isinstance(x, list) or not isinstance(y, list) or not len(x) == len(y) == (len(x) if is_part else size):
             found = f"{len(x) if isinstance(x, list) else x!r:.30} x for {len(y) if isinstance(y, list) else y!r:.30} y"
             raise UserError(f"{file}: user {user} has {found}, expected {size} of each; write it again")
-        check_client(f"{file}: it", str(user))
         if x:
             yield str(user), x, y
-
-
-def _reason(error):
-    return f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
 
 
 def _classes(y):

@@ -21,7 +21,7 @@ Args:
 import functools
 import os
 from collections.abc import Callable, Iterator
-from csv import DictReader, Error
+from csv import DictReader
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -206,7 +206,7 @@ def table(
 def _named_images(path, columns, find, needs_client):
     """Returns (place, file, class, client) of every line of a csv or tsv file."""
     with (
-        reading(path, "cannot be read as csv", "fetch or write it again", (OSError, ValueError, Error)),
+        reading(path, "cannot be read as csv", "fetch or write it again"),
         open(path, encoding="utf-8-sig", newline="") as file,  # without a byte-order mark
     ):
         reader = DictReader(file, strict=True, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import itertools
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
@@ -22,12 +22,10 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading import text
 from fedjax_collapse.data.reading.listings import reading
-from fedjax_collapse.data.reading.natural_clients import check_client
-from fedjax_collapse.data.reading.tables.tabular import as_square, to_levels
 from fedjax_collapse.data.source import from_files
 from fedjax_collapse.data.sources import hdf5
 from fedjax_collapse.data.sources.normalisations import Normalisation
-from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape
+from fedjax_collapse.data.stream import ClientExamples, Stream, check_shape, encoded
 from fedjax_collapse.schema.options import Count, Natural
 
 TASKS = ("classification", "next_word", "next_character", "multi_label")
@@ -42,8 +40,6 @@ _COMPUTED = (
     "SELECT name, 'column' FROM pragma_table_xinfo('examples') WHERE hidden"
 )
 _COUNTS = "SELECT 1 FROM sqlite_master WHERE name = 'client_metadata' AND type = 'table' AND rootpage"
-
-Features = Mapping[str, list[bytes] | np.ndarray]
 
 
 @from_files
@@ -90,12 +86,10 @@ def tff(
         raise UserError(f"{path}: an HDF5 file has one part, an SQLite file both; set data.test_file for HDF5 only")
     if encoding is not None and invert:
         raise UserError(f"data.invert with task {task}: it exchanges black and white; leave it out")
-    of_hdf5 = hdf5.stream, hdf5.count_clients, hdf5.encode_images, hdf5.encode_texts
-    of_sqlite = _stream, _count_clients, _encode_images, _encode_texts
-    stream, count_clients, encode_images, encode_texts = of_hdf5 if is_hdf5 else of_sqlite
-    encode = functools.partial(encode_texts, encoding=encoding)
+    stream, count_clients = (hdf5.stream, hdf5.count_clients) if is_hdf5 else (_stream, _count_clients)
+    encode = functools.partial(hdf5.encode_texts, encoding=encoding)
     if encoding is None:
-        encode = functools.partial(encode_images, label=label, invert=invert)
+        encode = functools.partial(hdf5.encode_images, label=label, invert=invert)
     splits = [(path, "examples"), (test_file, "examples")] if is_hdf5 else [(path, train_split), (path, test_split)]
     train, test = (functools.partial(stream, *split, encode, max_examples) for split in splits)
     facts = str(path), train, test, count_clients(*splits[0])
@@ -128,27 +122,30 @@ def _stream(path, split, encode, most: int = 0, first: int = 0) -> Iterator[Clie
     Raises:
         UserError: if the file cannot be read, or lacks a split or feature; the message names it.
     """
-    client = shape = None
+
+    def read(examples):
+        pairs = []
+        for row, _, content in itertools.islice(examples, most or None):
+            try:
+                pairs.append((*encode(_features(content), None), [row]))
+                check_shape(pairs[0][0].shape[1:], pairs[-1][0])
+            except ValueError as error:
+                raise ValueError(f"row {row}: {error}") from None
+        inputs, labels, rows = map(np.concatenate, zip(*pairs, strict=True))
+        return inputs, labels, rows.tolist()
+
     with _opened(path) as database:
-        clients = itertools.groupby(database.execute(_BY_CLIENT, [split]), itemgetter(1))
-        for place, (client, examples) in enumerate(clients):
-            if place < first:
-                continue
-            check_client(f"{path}: {split}", str(client))
-            rows, pairs = [], []
-            for row, _, content in itertools.islice(examples, most or None):
-                try:
-                    inputs, labels = encode(_features(content))
-                    check_shape(shape := shape or inputs.shape[1:], inputs)
-                except ValueError as error:
-                    reason = f"{split}, row {row} cannot be read ({error})"
-                    raise UserError(f"{path}: {reason}; fetch the file again") from None
-                rows.append(row)
-                pairs.append((inputs, labels))
-            yield ClientExamples(str(client), *map(np.concatenate, zip(*pairs, strict=True)), rows)
-        if client is None:
-            known = ", ".join(str(name) for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
-            raise UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
+        yield from encoded(_clients(path, split, database), read, first, "fetch the file again")
+
+
+def _clients(path, split, database):
+    """Yields the place, name and rows of each client."""
+    client = None
+    for client, examples in itertools.groupby(database.execute(_BY_CLIENT, [split]), itemgetter(1)):
+        yield f"{path}: {split}", str(client), examples
+    if client is None:
+        known = ", ".join(str(name) for (name,) in database.execute("SELECT DISTINCT split_name FROM examples"))
+        raise UserError(f"{path}: no split {split!r} among {known or 'none'}; set data.train_split and test_split")
 
 
 def _count_clients(path, split):
@@ -159,44 +156,10 @@ def _count_clients(path, split):
         return database.execute("SELECT COUNT(*) FROM client_metadata WHERE split_name = ?", [split]).fetchone()[0]
 
 
-def _encode_images(example: Features, label: str, invert: bool) -> text.Pair:
-    """Returns the image [1, height, width, channels] in units of 0 to 255, and the class [1].
-
-    Raises:
-        ValueError: if features are missing or not as expected.
-    """
-    pixels, classes = example.get("pixels", example.get("image")), example.get(label)
-    if not isinstance(pixels, np.ndarray) or not isinstance(classes, np.ndarray) or classes.dtype != np.int64:
-        found = ", ".join(sorted(example)) or "none"
-        raise ValueError(f"features {found}, expected numbers pixels or image, and {label}")
-    if classes.shape != (1,) or classes[0] < 0:
-        raise ValueError(f"{label} is {classes.tolist()}, expected one class from 0")
-    if pixels.dtype == np.int64:
-        if pixels.min(initial=0) < 0 or pixels.max(initial=0) > 255:
-            raise ValueError(f"image is {pixels.min()} to {pixels.max()}, expected 0 to 255")
-        pixels = pixels.astype(np.uint8)
-    else:
-        pixels = to_levels(pixels)
-    image = as_square(pixels[None])
-    return 255 - image if invert else image, classes
-
-
-def _encode_texts(example: Features, encoding: text.Encoding) -> text.Pair:
-    """Returns the inputs and labels of an example for a task, from features with one text each.
-
-    Raises:
-        ValueError: if a feature is missing or not one text.
-    """
-    for name in encoding.columns:
-        if not isinstance(example.get(name), list) or len(example[name]) != 1:
-            raise ValueError(f"features {', '.join(sorted(example)) or 'none'}, expected one text {name}")
-    return encoding.encode(*([example[name][0].decode(errors="surrogateescape")] for name in encoding.columns))
-
-
 @contextlib.contextmanager
 def _opened(path):
     with (
-        reading(path, "cannot be read", _HINT, (sqlite3.Error, UnicodeDecodeError)),
+        reading(path, "cannot be read", _HINT),
         contextlib.closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as database,
     ):
         for name, kind in database.execute(_COMPUTED):
@@ -205,7 +168,7 @@ def _opened(path):
 
 
 def _features(content):
-    """Returns the features of a ``tf.train.Example`` by name: lists of bytes, float32 [n] or int64 [n]."""
+    """Returns the features of a ``tf.train.Example`` by name: bytes, float32 or int64, [1], or [1, n] of n values."""
     from google.protobuf.message import DecodeError
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
@@ -216,4 +179,14 @@ def _features(content):
     except DecodeError:
         raise ValueError("it is no tf.train.Example") from None
     lists = {name: (kind, getattr(own, kind).value) for name, own in stored.items() if (kind := own.WhichOneof("kind"))}
-    return {name: np.array(own, _NUMBERS[kind]) if kind in _NUMBERS else [*own] for name, (kind, own) in lists.items()}
+    arrays = {name: np.array([*own], _NUMBERS.get(kind, object)) for name, (kind, own) in lists.items()}
+    return {name: own if len(own) == 1 else _levels(name, own)[None] for name, own in arrays.items()}
+
+
+def _levels(name, values):
+    """Returns the values of a feature; integers of an image are levels of 0 to 255."""
+    if values.dtype != np.int64 or name not in ("pixels", "image"):
+        return values
+    if values.min(initial=0) < 0 or values.max(initial=0) > 255:
+        raise ValueError(f"{name} is {values.min()} to {values.max()}, expected 0 to 255")
+    return values.astype(np.uint8)

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.listings import check_is_file, reason_of
 from fedjax_collapse.data.reading.natural_clients import Client, hold_out, number_clients
 from fedjax_collapse.data.reading.text import multi_hot
 
@@ -74,20 +74,24 @@ def decode_listing(listing: Listing, classes: Sequence[str], decoding: Decoding)
         if name not in listing.class_names:
             shown = ", ".join(listing.class_names[:10]) + (", ..." if len(listing.class_names) > 10 else "")
             raise UserError(f"data: no class {name!r} among {shown}")
+    are_names = any(isinstance(example.label, str) for example in listing.train[:1])
+    number = {name if are_names else row: row for row, name in enumerate(listing.class_names)}
     new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
+    parts = [
+        [each for each in part if isinstance(each.label, tuple) or class_of(each, number) in new_label]
+        for part in (listing.train, listing.test)
+    ]
     arrays, clients = {"class_names": np.array(names)}, []
-    for prefix, part in (("", listing.train), ("test_", listing.test)):
-        is_multi = isinstance(part[0].label, tuple) if part else False
-        kept = [e for e in part if is_multi or _checked_label(e, listing.class_names) in new_label]
+    for prefix, kept in zip(("", "test_"), parts, strict=True):
         if not kept:
             raise UserError(
                 f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
             )
         if decoding.scale == "max":
             decoding = decoding._replace(scale=_largest_level(kept), is_clipped=True)
-        arrays[f"{prefix}images"] = decode_all(kept, decoding)
-        labels = [example.label for example in kept]
-        arrays[f"{prefix}labels"] = multi_hot(labels, names) if is_multi else np.array([new_label[x] for x in labels])
+        labels, is_multi = [example.label for example in kept], isinstance(kept[0].label, tuple)
+        numbered = multi_hot(labels, names) if is_multi else np.array([new_label[number[x]] for x in labels])
+        arrays |= {f"{prefix}images": decode_all(kept, decoding), f"{prefix}labels": numbered}
         if listing.domain_names:
             arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
         if kept[0].coarse is not None:
@@ -118,13 +122,19 @@ def divide(
     return train, test
 
 
-def _checked_label(example, class_names):
-    if not 0 <= example.label < len(class_names):
+def class_of(example: Encoded, number: Mapping[int | str, int]) -> int:
+    """Returns the class of an example; ``number`` are the classes by label.
+
+    Raises:
+        UserError: its label is no class.
+    """
+    if example.label not in number:
+        first, *_, last = map(repr, [*number, *number])
         raise UserError(
-            f"{example.where}: label {example.label} is not among the {len(class_names)} classes, 0 to "
-            f"{len(class_names) - 1}; correct it, or use a part whose labels are known"
+            f"{example.where}: label {example.label!r} is not among the {len(number)} classes of training, {first} to "
+            f"{last}; correct it, add it to training, or use a part whose labels are known"
         )
-    return example.label
+    return number[example.label]
 
 
 def decode_all(examples: Sequence[Encoded], decoding: Decoding) -> np.ndarray:
@@ -239,4 +249,4 @@ def _reason(error, example):
     if isinstance(error, UnidentifiedImageError):
         size = len(example.content) if isinstance(example.content, bytes) else example.content.stat().st_size
         return f"no known image format, expected {', '.join(FORMATS)}" if size else "it is empty"
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+    return reason_of(error)

@@ -51,21 +51,13 @@ def list_folder(
     rng = np.random.default_rng(seed)
     parts = [_parts(each, validation, test_fraction, test_per_class, rng) for each in roots]
     names = sorted({name for train, _ in parts for name, _ in train})
-    labels = {name: label for label, name in enumerate(names)}
-    for (_, test), each in zip(parts, roots, strict=True):
-        for name, file in test:
-            if name not in labels:
-                raise UserError(
-                    f"{file}: class {name!r} is not among the {len(names)} classes of training in {each}; "
-                    f"add it there, or remove it here"
-                )
     if len(names) < 2:
         raise UserError(
             f"{path}: one class in all, {names[0]!r}; expected a folder for each class, or with domains=True for each "
             "domain, with class folders in it"
         )
     train, test = (
-        [Encoded(file, str(file), labels[name], place) for place, own in enumerate(parts) for name, file in own[part]]
+        [Encoded(file, str(file), name, place) for place, own in enumerate(parts) for name, file in own[part]]
         for part in (0, 1)
     )
     return Listing(train, test, names, [each.name for each in roots] if domains else ())
@@ -128,7 +120,7 @@ def _parts_in(root):
 
 def _read_annotations(path):
     """Returns (class, file) of each line: the name of a file below ``images``, and its class."""
-    with reading(path, "expected lines of <image> <class> ...", "unpack it again", (OSError, ValueError)):
+    with reading(path, "expected lines of <image> <class> ...", "unpack it again"):
         rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         pairs = [(name, file) for file, name in rows]
     return [(name, file_below(path.parent / "images", file, str(path))) for name, file in pairs]

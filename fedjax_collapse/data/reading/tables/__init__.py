@@ -10,7 +10,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.listings import files_below, reading
 from fedjax_collapse.data.reading.parts import find_files, part_and_data_set
 from fedjax_collapse.data.reading.tables.tabular import check_columns
-from fedjax_collapse.data.reading.untrusted import ROW, Allowance, Implausible, check_nesting
+from fedjax_collapse.data.reading.untrusted import ROW, Allowance, check_nesting
 
 _ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
 
@@ -68,10 +68,7 @@ def choose_column(file: Path, existing: Sequence[str], key: str, name: str, usua
 
 def reading_table(file: Path, kind: str) -> contextlib.AbstractContextManager:
     """Returns the context in which errors of pyarrow become a UserError of one line."""
-    import pyarrow
-
-    kinds = (OSError, UnicodeDecodeError, Implausible, pyarrow.ArrowException)
-    return reading(file, f"cannot be read as {kind}", "fetch or write it again", kinds)
+    return reading(file, f"cannot be read as {kind}", "fetch or write it again")
 
 
 def _chosen(file, choose, existing):
