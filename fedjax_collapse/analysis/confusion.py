@@ -1,7 +1,9 @@
 """The confusion matrix of a classifier, and its accuracy on each class."""
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+
+from fedjax_collapse.analysis.shapes import Labels, Logits
 
 
 def has_predictions(logits: Float[np.ndarray, "examples ..."]) -> bool:
@@ -12,9 +14,7 @@ def has_predictions(logits: Float[np.ndarray, "examples ..."]) -> bool:
     return bool(np.isfinite(logits.max(axis=-1) if logits.ndim > 1 else logits).all())
 
 
-def confusion_matrix(
-    labels: Int[np.ndarray, " examples"], logits: Float[np.ndarray, "examples classes"]
-) -> Float[np.ndarray, "classes classes"]:
+def confusion_matrix(labels: Labels, logits: Logits) -> Float[np.ndarray, "classes classes"]:
     """Returns the number of examples by class (row) and by class of the largest logit (column).
 
     NaN if the largest logit of an example is not finite.

@@ -26,15 +26,19 @@ few classes its rank is low, so few singular values grow, which is the collapse.
 All arrays are float64; x is [examples, inputs].
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from scipy.special import softmax
+
+from fedjax_collapse.analysis.shapes import Labels
 
 Inputs = Float[np.ndarray, "examples inputs"]
-Labels = Int[np.ndarray, " examples"]
 Matrix = Float[np.ndarray, "classes inputs"]
 Rates = Float[np.ndarray, " values"]
 
@@ -207,21 +211,16 @@ def alignment(network: LinearNetwork) -> Rates:
 def _residuals(network, inputs, labels):
     """``e_y - softmax``, [examples, classes]."""
     logits = inputs @ (network.head @ network.product).T
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.eye(len(network.head))[labels] - exponentials / exponentials.sum(axis=1, keepdims=True)
+    return np.eye(len(network.head))[labels] - softmax(logits, axis=1)
 
 
 def _moved(network, time, rates):
-    layers = tuple(w + time * rate for w, rate in zip(network.layers, rates.layers, strict=True))
-    return LinearNetwork(layers, network.head + time * rates.head)
+    return jax.tree.map(lambda weight, rate: weight + time * rate, network, rates)
 
 
 def _product(matrices):
     """Returns the last matrix times ... times the first."""
-    first, *others = matrices
-    for matrix in others:
-        first = matrix @ first
-    return first
+    return functools.reduce(lambda product, matrix: matrix @ product, matrices)
 
 
 def _orthonormal(rng, rows, columns):

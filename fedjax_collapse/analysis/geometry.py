@@ -8,11 +8,9 @@ finite.
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 from fedjax_collapse.analysis.moments import Moments
-
-Features = Float[np.ndarray, "examples features"]
+from fedjax_collapse.analysis.shapes import Features
 
 
 def on_sphere(features: Features) -> Features:

@@ -7,10 +7,10 @@ views of one image form a class; here the classes of the data are used.
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 from fedjax_collapse.analysis.moments import Moments
 from fedjax_collapse.analysis.rank import exp_entropy
+from fedjax_collapse.analysis.shapes import Spectrum
 
 
 def lidar(moments: Moments, delta: float = 1e-4, eps: float = 1e-8) -> float:
@@ -26,7 +26,7 @@ def lidar(moments: Moments, delta: float = 1e-4, eps: float = 1e-8) -> float:
     return exp_entropy(shares)
 
 
-def discriminant_spectrum(moments: Moments, delta: float = 1e-4) -> Float[np.ndarray, " features"]:
+def discriminant_spectrum(moments: Moments, delta: float = 1e-4) -> Spectrum:
     """Returns the eigenvalues of ``S_w^(-1/2) S_b S_w^(-1/2)``, descending.
 
     ``S_w`` is the pooled covariance within classes (divisor N - C') plus ``delta`` on its diagonal, ``S_b`` the

@@ -7,8 +7,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 
+from fedjax_collapse.analysis.shapes import Features, Labels, Vector
 from fedjax_collapse.analysis.spectrum import eigenvalues
 from fedjax_collapse.core.records import in_one_line
 
@@ -101,11 +102,11 @@ class Moments(NamedTuple):
 
 
 def class_moments(
-    features: Float[np.ndarray, "examples features"],
-    labels: Int[np.ndarray, " examples"],
+    features: Features,
+    labels: Labels,
     num_classes: int,
     mask: Bool[np.ndarray, " examples"] | None = None,
-    shift: Float[np.ndarray, " features"] | None = None,
+    shift: Vector | None = None,
 ) -> Moments:
     """Returns the moments of the true rows, or of all. ``shift``: by default the mean of these rows.
 

@@ -14,12 +14,13 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_collapse.analysis.moments import Moments
+from fedjax_collapse.analysis.shapes import ClassVectors, Features, Logits, Vector
 from fedjax_collapse.analysis.updates import decompose, overlap
 
 _CUT = 1e-10  # of between-class variances relative to the largest; below is rounding, as only C' - 1 are non-zero
 
 
-def variability(moments: Moments, centre: Float[np.ndarray, " features"] | None = None) -> float:
+def variability(moments: Moments, centre: Vector | None = None) -> float:
     """NC1, ``tr(S_W S_B^+) / C'``, of the covariances within and between classes: ``S_W = (1/N) sum_n (f_n -
     mean_c)(.)^T``, ``S_B = (1/C') sum_c (mean_c - centre)(.)^T``.
 
@@ -61,7 +62,7 @@ def alignment(moments: Moments, directions: Float[np.ndarray, "features k"]) -> 
     return overlap(decompose(moments.covariance, directions.shape[1]).inputs, directions)
 
 
-def equinorm(vectors: Float[np.ndarray, "classes features"]) -> float:
+def equinorm(vectors: ClassVectors) -> float:
     """NC2, of centred class means or of the rows of W: the standard deviation (n - 1) of their norms over the mean."""
     lengths = np.linalg.norm(vectors, axis=1)
     if len(lengths) < 2 or not lengths.mean() > 0:
@@ -69,7 +70,7 @@ def equinorm(vectors: Float[np.ndarray, "classes features"]) -> float:
     return float(lengths.std(ddof=1) / lengths.mean())
 
 
-def equiangularity(vectors: Float[np.ndarray, "classes features"]) -> float:
+def equiangularity(vectors: ClassVectors) -> float:
     """NC2, of the same: the mean over pairs of ``|cos + 1/(C' - 1)|``, without vectors that are 0."""
     lengths = np.linalg.norm(vectors, axis=1)
     units = vectors[lengths > 0] / lengths[lengths > 0, None]
@@ -79,16 +80,12 @@ def equiangularity(vectors: Float[np.ndarray, "classes features"]) -> float:
     return float(np.mean(np.abs(cosines + 1 / (len(vectors) - 1))))
 
 
-def self_duality(
-    weight: Float[np.ndarray, "classes features"], centred_means: Float[np.ndarray, "classes features"]
-) -> float:
+def self_duality(weight: ClassVectors, centred_means: ClassVectors) -> float:
     """NC3, ``|| W / |W| - M / |M| ||_F^2``, from 0 to 4, with the rows of W for the classes of the means M."""
     return float(np.sum((_unit(weight) - _unit(centred_means)) ** 2))
 
 
-def nearest_mean_disagreement(
-    features: Float[np.ndarray, "examples features"], logits: Float[np.ndarray, "examples classes"], moments: Moments
-) -> float:
+def nearest_mean_disagreement(features: Features, logits: Logits, moments: Moments) -> float:
     """NC4: the fraction of examples whose predicted class is not the class with the nearest (Euclidean) mean."""
     if not len(features) or not (np.isfinite(features).all() and np.isfinite(logits).all()):
         return math.nan
@@ -99,9 +96,7 @@ def nearest_mean_disagreement(
     return float(np.mean(logits.argmax(axis=1) != nearest))
 
 
-def simplex_distance(
-    weight: Float[np.ndarray, "classes features"], other: Float[np.ndarray, "classes features"] | None = None
-) -> float:
+def simplex_distance(weight: ClassVectors, other: ClassVectors | None = None) -> float:
     """NC2 of Zhu et al., ``|| K / |K| - (I - J/C) / sqrt(C - 1) ||_F`` with ``K = W W^T``; with ``other``, the centred
     class means M, ``K = W M^T``, their NC3. From 0 to 2."""
     kernel = _unit(weight @ (weight if other is None else other).T)
@@ -112,11 +107,7 @@ def simplex_distance(
     return float(np.linalg.norm(kernel - simplex))
 
 
-def bias_residual(
-    weight: Float[np.ndarray, "classes features"],
-    bias: Float[np.ndarray, " classes"],
-    mean: Float[np.ndarray, " features"],
-) -> float:
+def bias_residual(weight: ClassVectors, bias: Float[np.ndarray, " classes"], mean: Vector) -> float:
     """Returns ``|W mean + b|`` with the mean of all features: 0 if the bias cancels the mean (Zhu et al.)."""
     return float(np.linalg.norm(weight @ mean + bias))
 

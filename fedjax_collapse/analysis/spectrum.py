@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_collapse.analysis.rank import rankme
+from fedjax_collapse.analysis.shapes import Features, Spectrum
 
 FLOOR = 1e-12  # smaller eigenvalues are raised to this, as a constant feature would give log 0
 
 
-def covariance_spectrum(
-    features: Float[np.ndarray, "examples features"], unbiased: bool = False
-) -> Float[np.ndarray, " features"]:
+def covariance_spectrum(features: Features, unbiased: bool = False) -> Spectrum:
     """Returns eigenvalues (also singular values) of the covariance of features, descending, [features], float64.
 
     ``(1/N) sum (z - mean)(z - mean)^T``, or with N - 1 if ``unbiased``. Tiny negative values from rounding become 0.
@@ -40,7 +39,7 @@ def eigenvalues(matrix: Float[np.ndarray, "rows rows"]) -> Float[np.ndarray, " r
     return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
 
 
-def effective_rank(spectrum: Float[np.ndarray, " features"]) -> float:
+def effective_rank(spectrum: Spectrum) -> float:
     """Returns ``exp`` of the entropy of normalised singular values: from 1 (one direction) to the number of features.
 
     Roy & Vetterli, "The effective rank" (2007), applied to the covariance matrix. 0 if all features are constant.
@@ -56,9 +55,7 @@ def table(spectra: Sequence[np.ndarray], width: int) -> Float[np.ndarray, "spect
     return padded
 
 
-def significant_dims(
-    spectrum: Float[np.ndarray, " features"], threshold: float = -2.0, base: float = np.e
-) -> int | float:
+def significant_dims(spectrum: Spectrum, threshold: float = -2.0, base: float = np.e) -> int | float:
     """Returns the number of singular values whose logarithm, by default the natural one, is above the threshold.
 
     TPAMI 2023 does not state its base: with base 10 the same threshold is 0.01 instead of 0.135.
@@ -66,7 +63,7 @@ def significant_dims(
     return math.nan if np.isnan(spectrum).any() else int(np.sum(spectrum > base**threshold))
 
 
-def dead_features(features: Float[np.ndarray, "examples features"]) -> float:
+def dead_features(features: Features) -> float:
     """Returns the fraction of features that are the same for all examples, from 0 to 1.
 
     A dead feature has no variance, and its correlation with every feature counts as 0 (``losses/correlation.py``).
@@ -75,12 +72,7 @@ def dead_features(features: Float[np.ndarray, "examples features"]) -> float:
     return float(np.mean(np.ptp(features, axis=0) == 0)) if np.isfinite(features).all() else math.nan
 
 
-def collapse_ratio(
-    local: Float[np.ndarray, " features"],
-    server: Float[np.ndarray, " features"],
-    base: float = np.e,
-    top: int | None = None,
-) -> float:
+def collapse_ratio(local: Spectrum, server: Spectrum, base: float = np.e, top: int | None = None) -> float:
     """Returns R of TPAMI 2023 eq. 1: ``mean_k log(local_k / server_k)`` of two descending spectra.
 
     Positive if averaging has collapsed the server's model more than the local model; near 0 under IID data. All

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedjax_collapse.analysis.moments import ROUNDING
+from fedjax_collapse.analysis.shapes import Features, Labels
 from fedjax_collapse.analysis.spectrum import eigenvalues
 
 
@@ -37,12 +38,7 @@ def eigenvalue_variance(
     return float(np.sum((largest - largest.mean()) ** 2) / count)
 
 
-def mean_eigenvalue_variance(
-    features: Float[np.ndarray, "examples features"],
-    labels: Int[np.ndarray, " examples"],
-    batch_size: int = 128,
-    seed: int = 0,
-) -> float:
+def mean_eigenvalue_variance(features: Features, labels: Labels, batch_size: int = 128, seed: int = 0) -> float:
     """Returns the mean of V over batches of the examples, in a fixed random order.
 
     A partial last batch is dropped, unless it is the only one.

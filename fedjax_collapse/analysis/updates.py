@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fedjax_collapse.analysis.shapes import Values
+
 _CUT = 1e-6  # of singular values, relative to the largest; smaller ones span no direction
 
 Matrix = Float[np.ndarray, "inputs outputs"]
@@ -49,12 +51,12 @@ def decompose(matrix: Matrix, directions: int) -> Decomposition:
     return Decomposition(values, *((short, long) if is_wide else (long, short)))
 
 
-def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
+def energy(values: Values, directions: int) -> float:
     """Returns the fraction of the squared norm in the first directions, from 0 to 1; NaN for a zero matrix."""
     return _fraction(values, slice(directions))
 
 
-def energy_beyond(values: Float[np.ndarray, " values"], directions: int) -> float:
+def energy_beyond(values: Values, directions: int) -> float:
     """Returns 1 - ``energy``, precise for small fractions."""
     return _fraction(values, slice(directions, None))
 
@@ -77,9 +79,7 @@ def known_mean(rows: np.ndarray | Sequence[float]) -> np.ndarray:
     return np.where(counts > 0, np.nansum(rows, axis=0) / np.maximum(counts, 1), np.nan)
 
 
-def product_values(
-    first: Float[np.ndarray, "inputs rank"], second: Float[np.ndarray, "rank outputs"]
-) -> Float[np.ndarray, " values"]:
+def product_values(first: Float[np.ndarray, "inputs rank"], second: Float[np.ndarray, "rank outputs"]) -> Values:
     """Returns the singular values of a product of factors, descending, as many as its rank can be.
 
     From QR decompositions of the factors, so that no matrix [inputs, outputs] is formed if the rank is small; in
