@@ -24,7 +24,6 @@ from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.measurements import classifier_weight, probe
-from fedjax_collapse.measurements._watched_clients import over_clients
 from fedjax_collapse.measurements.adapter_ranks import adapters as adapters
 from fedjax_collapse.measurements.attacks import backdoor as backdoor
 from fedjax_collapse.measurements.by_layer import layers as layers
@@ -69,12 +68,12 @@ def personal_models(view: MeasurementView) -> Numbers:
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
     }
-    return over_clients(view, found)
+    return view.over_clients(found)
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:
     """NC1 to NC4 and the forms of Zhu et al.; measures of the classifier only if it is linear."""
-    _check_classes(view, "neural_collapse")
+    view.check_classes("neural_collapse")
 
     def collapse(model):
         moments, means = model.moments, model.moments.centred_class_means
@@ -103,13 +102,13 @@ def neural_collapse(view: MeasurementView) -> Numbers:
 
 def lidar(view: MeasurementView) -> Numbers:
     """LiDAR with the classes as its surrogate classes."""
-    _check_classes(view, "lidar")
+    view.check_classes("lidar")
     return _of_models(view, lambda model: {"lidar": discriminant.lidar(model.moments)})
 
 
 def sphere(view: MeasurementView) -> Numbers:
     """Uniformity (of at most 2,000 examples, the same in every round) and class alignment."""
-    _check_classes(view, "sphere")
+    view.check_classes("sphere")
 
     def on_sphere(model):
         units = geometry.on_sphere(model.features)
@@ -124,7 +123,7 @@ def prediction_bias(view: MeasurementView) -> Numbers:
 
     For a model that always predicts the same one of C equally frequent classes it is 1 - 1/C.
     """
-    _check_classes(view, "prediction_bias", are_predicted=True)
+    view.check_classes("prediction_bias", are_predicted=True)
 
     def bias(model):
         matrix = _confusion(model)
@@ -150,7 +149,7 @@ def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
     Arrays: ``means`` [classes, features], NaN for a class without test examples; ``local_means`` [watched, classes,
     features], NaN for a client outside the cohort.
     """
-    _check_classes(view, "class_means")
+    view.check_classes("class_means")
 
     def means(model):
         found = np.full((model.num_classes, model.features.shape[-1]), np.nan)
@@ -166,7 +165,7 @@ def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     Arrays: ``of_class`` [classes], NaN for a class without test examples; ``local_of_class`` [watched, classes], NaN
     for a client outside the cohort.
     """
-    _check_classes(view, "class_accuracy", are_predicted=True)
+    view.check_classes("class_accuracy", are_predicted=True)
 
     def of_class(model):
         return matrices.class_accuracy(_confusion(model))
@@ -185,7 +184,7 @@ def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
     Arrays: ``matrix`` [classes, classes], ``local_matrix`` [watched, classes, classes], NaN for a client outside the
     cohort.
     """
-    _check_classes(view, "confusion", are_predicted=True)
+    view.check_classes("confusion", are_predicted=True)
     return _arrays(view, "matrix", _confusion)
 
 
@@ -208,7 +207,7 @@ def domain_accuracy(view: MeasurementView) -> Numbers:
 
 def eigenvalue_variance(view: MeasurementView) -> Numbers:
     """Variance of the eigenvalues of features standardised within each class: FedMR's table 7."""
-    _check_classes(view, "eigenvalue_variance")
+    view.check_classes("eigenvalue_variance")
     return _of_models(view, lambda m: {"eigenvalue_variance": mean_eigenvalue_variance(m.features, m.labels)})
 
 
@@ -255,7 +254,7 @@ def linear_probe(view: MeasurementView) -> Numbers:
 
     Fitted to at most 10,000 examples that clients own, the same ones in every round.
     """
-    _check_classes(view, "linear_probe")
+    view.check_classes("linear_probe")
     examples = view.federation.train
     rows = probe.training_rows(view.federation)
     examples = examples._replace(inputs=examples.inputs[rows], labels=examples.labels[rows])
@@ -280,7 +279,7 @@ def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
     Arrays: ``features`` [examples, features], ``local_features`` [watched, examples, features], NaN for one outside the
     cohort, ``clients`` [watched], -1 likewise, ``labels`` [examples].
     """
-    _check_classes(view, "features")
+    view.check_classes("features")
     rows = probe.drawn(np.arange(len(view.labels)), FEATURES_SAVED)
     clients = np.array([*view.local, *[-1] * (view.num_watched - len(view.local))])
     arrays = _arrays(view, "features", lambda model: model.features[rows])
@@ -292,9 +291,9 @@ def client_drift(view: MeasurementView) -> Numbers:
     ``|mean update|^2 / mean |update|^2``."""
     updates = list(view.updates.values())
     found = drift(inner_products(updates))
-    numbers = over_clients(view, {"local_norm": list(found.norms)})
+    numbers = view.over_clients({"local_norm": list(found.norms)})
     if view.num_watched > 1:
-        numbers |= over_clients(view, {"local_cosine": list(found.cosines)}) | {"agreement": found.agreement}
+        numbers |= view.over_clients({"local_cosine": list(found.cosines)}) | {"agreement": found.agreement}
     return numbers
 
 
@@ -310,20 +309,19 @@ def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) ->
     """Returns the numbers of the server's model and of the watched local models."""
     of_server = of(view.server)
     each = [of(model) for model in view.local.values()]
-    return of_server | over_clients(view, {f"local_{name}": [numbers[name] for numbers in each] for name in of_server})
+    return of_server | view.over_clients({f"local_{name}": [numbers[name] for numbers in each] for name in of_server})
 
 
 def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the arrays of the server's and of the watched local models; NaN for clients outside the cohort."""
     of_server = of(view.server)
     of_local = [of(model) for model in view.local.values()]
-    of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
-    return {name: of_server, f"local_{name}": np.stack(of_local)}
+    return {name: of_server, f"local_{name}": view.stacked(of_local, of_server)}
 
 
 def _similarities(view: MeasurementView, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Numbers:
     kinds = {"local_cka": similarity.linear_cka, "local_debiased_cka": similarity.debiased_cka}
-    return over_clients(view, {name: [of(*pair) for pair in pairs] for name, of in kinds.items()})
+    return view.over_clients({name: [of(*pair) for pair in pairs] for name, of in kinds.items()})
 
 
 def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str, float]:
@@ -335,10 +333,3 @@ def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str,
         if own:
             found[name] = float(np.mean(own))
     return found
-
-
-def _check_classes(view: MeasurementView, name: str, are_predicted: bool = False) -> None:
-    """Raises UserError if the test set has no classes or, with ``are_predicted``, if the model predicts none."""
-    is_missing = are_predicted and not view.model.task.is_classification
-    if is_missing or view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
-        raise UserError(f"measurement {name}: it compares classes, and this task has none; leave it out")

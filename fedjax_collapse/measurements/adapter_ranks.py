@@ -8,7 +8,6 @@ import numpy as np
 from fedjax_collapse.analysis.spectrum import effective_rank, table
 from fedjax_collapse.analysis.updates import Factors, energy_beyond, known_mean, mean_rank, product_values, weighted_sum
 from fedjax_collapse.core.records import UserError, Variables
-from fedjax_collapse.measurements._watched_clients import over_clients
 from fedjax_collapse.nn import adapters as low_rank
 from fedjax_collapse.run.measurement import MeasurementView
 
@@ -46,7 +45,7 @@ def adapters(view: MeasurementView) -> dict[str, float | np.ndarray]:
         arrays[f"{prefix}singular_values"] = table(values, max(map(len, values), default=0))
     numbers["error"] = _norm(_values(gaps)) / numbers["mean_norm"] if numbers["mean_norm"] > 0 else math.nan
     local = {"local_effective_rank": [mean_rank(effective_rank, _values(of.values())) for of in clients]}
-    return numbers | over_clients(view, local) | arrays
+    return numbers | view.over_clients(local) | arrays
 
 
 def _factors(variables: Variables) -> dict[str, Factors]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Setup
 from fedjax_collapse.methods.robust.backdoor import Backdoor
 from fedjax_collapse.run.evaluation import evaluate
@@ -16,8 +15,7 @@ def backdoor(view: MeasurementView) -> dict[str, float]:
     of the test set in each channel; ``without`` the same without the patch. Without the method ``backdoor``, they are
     of its default patch and target, as a control.
     """
-    if view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
-        raise UserError("measurement backdoor: it compares classes, and this task has none; leave it out")
+    view.check_classes("backdoor")
     found = (method for method in view.algorithm.methods.values() if isinstance(method, Backdoor))
     method = next(found, Backdoor())
     method.check_with(Setup(view.algorithm.training, view.algorithm.private_part, view.model))

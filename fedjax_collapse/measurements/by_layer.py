@@ -61,9 +61,8 @@ def layers(view: MeasurementView) -> dict[str, np.ndarray]:
             found |= _prefixed(f"own_{prefix}", levels.measure(federation.train, owned[client]))
         of_clients.append(found)
     for name in (*_LOCAL, *_OWN):
-        absent = np.full_like(arrays["spectrum" if name == "local_spectrum" else "nc1"], np.nan)
-        rows = [found[name] for found in of_clients] + [absent] * (view.num_watched - len(of_clients))
-        arrays[name] = np.stack(rows)
+        like = arrays["spectrum" if name == "local_spectrum" else "nc1"]
+        arrays[name] = view.stacked([found[name] for found in of_clients], like)
     return arrays
 
 

@@ -19,7 +19,6 @@ from fedjax_collapse.analysis.updates import (
     overlap,
 )
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.measurements._watched_clients import over_clients
 from fedjax_collapse.methods.robust._attacks import Attack
 from fedjax_collapse.run.measurement import MeasurementView
 
@@ -71,14 +70,13 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
         for kind, chosen in (("honest", ~malicious), ("malicious", malicious)):
             numbers[name.replace("local", kind)] = float(known_mean(np.array(ranks_of)[chosen]))
     tables = [table(of, most) for of in values]
-    tables += [np.full((len(kept), most), np.nan)] * (view.num_watched - len(tables))
-    arrays["local_singular_values"] = np.stack(tables)
+    arrays["local_singular_values"] = view.stacked(tables, arrays["singular_values"])
     for side in ("inputs", "outputs"):
         name = side.removesuffix("s")
         numbers[f"{name}_overlap"] = known_mean([overlap(*pair) for layer in local for pair in _pairs(layer, side)])
         found = [[cosines(*pair) for pair in _pairs(layer, side)] for layer in local]
         arrays[f"{name}_cosines"] = np.stack([known_mean(table(of_pairs, _SPAN)) for of_pairs in found])
-    return numbers | over_clients(view, ranks) | arrays
+    return numbers | view.over_clients(ranks) | arrays
 
 
 def _malicious(view):

@@ -12,7 +12,7 @@ them:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -186,6 +186,27 @@ class MeasurementView:
         """The change of the shared params from the model that clients received to the server's, by path."""
         return self._change(self.server)
 
+    def over_clients(self, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Returns each number of the watched clients: the value for one client, mean and range for several."""
+        if self.num_watched == 1:
+            return {name: _first(values) for name, values in columns.items()}
+        kinds = {"mean": np.mean, "min": np.min, "max": np.max}
+        return {
+            f"{name}_{kind}": float(of(values)) if values else math.nan
+            for name, values in columns.items()
+            for kind, of in kinds.items()
+        }
+
+    def stacked(self, of_local: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
+        """Returns [watched, ...]: an array of each watched client in the cohort, and NaN for the others."""
+        return np.stack([*of_local, *[np.full_like(like, np.nan)] * (self.num_watched - len(of_local))])
+
+    def check_classes(self, name: str, are_predicted: bool = False) -> None:
+        """Raises UserError if the test set has no classes or, with ``are_predicted``, if the model predicts none."""
+        is_missing = are_predicted and not self.model.task.is_classification
+        if is_missing or self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
+            raise UserError(f"measurement {name}: it compares classes, and this task has none; leave it out")
+
     def _change(self, model):
         is_shared = masks.invert(self.private.params)
         both = (masks.select(is_shared, variables.params) for variables in (model.variables, self.received))
@@ -350,8 +371,7 @@ def _spectra(view):
     """
     of_server = view.server.spectrum
     of_local = [model.spectrum for model in view.local.values()]
-    absent = np.full_like(of_server, np.nan)
-    spectra = {"server": of_server, "local": of_local[0] if of_local else absent}
+    spectra = {"server": of_server, "local": of_local[0] if of_local else np.full_like(of_server, np.nan)}
     columns = {f"local_{view.model.task.metric}": [model.evaluation.score for model in view.local.values()]}
     columns["local_effective_rank"] = [effective_rank(spectrum) for spectrum in of_local]
     columns["local_significant_dims"] = [significant_dims(spectrum) for spectrum in of_local]
@@ -362,11 +382,9 @@ def _spectra(view):
     numbers |= {"R": _first(ratios), "watched": _first(list(view.local))}
     numbers |= {name: _first(values) for name, values in columns.items()}
     if view.num_watched > 1:
-        spectra["clients"] = np.stack(of_local + [absent] * (view.num_watched - len(of_local)))
+        spectra["clients"] = view.stacked(of_local, of_server)
         spectra["watched"] = np.array(list(view.local) + [-1] * (view.num_watched - len(of_local)))
-        for name, values in {"R": ratios, **columns}.items():
-            whole = {"mean": np.mean, "min": np.min, "max": np.max}
-            numbers |= {f"{name}_{kind}": float(of(values)) if values else math.nan for kind, of in whole.items()}
+        numbers |= view.over_clients({"R": ratios, **columns})
     return spectra, numbers
 
 
