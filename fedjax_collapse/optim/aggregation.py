@@ -115,14 +115,3 @@ def _adaptive(learning_rate, momentum, tau, accumulate):
         return updates, (first, second)
 
     return optax.GradientTransformation(init, update)
-
-
-def server_step(
-    optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, gradient: PyTree
-) -> tuple[PyTree, PyTree]:
-    """Returns the server's new params and optimizer state.
-
-    The optimizer takes one step with ``gradient``, minus the cohort's mean update.
-    """
-    updates, state = optimizer.update(gradient, state, params)
-    return optax.apply_updates(params, updates), state

@@ -13,6 +13,7 @@ import optax
 from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.schema import user_code
 from fedjax_collapse.schema.options import WithOptions, check_value, hints, shown
 
 _KNOWN = ("optax", "fedjax_collapse")  # where every option is a parameter
@@ -32,11 +33,7 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
         return
     args = [_number(value) for value in made_by.args]
     options = {name: _number(value) for name, value in options.items()}
-    try:
-        program = _program(function, args, options | given)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what} cannot be made with these options ({type(error).__name__}: {reason})") from error
+    program = user_code.call(f"{what} cannot be made with these options", _program, function, args, options | given)
     if not (getattr(function, "__module__", None) or "").startswith(_KNOWN):
         return
     parameters = inspect.signature(function).parameters
@@ -76,12 +73,8 @@ def check_schedule(what: str, schedule: jax.tree_util.Partial) -> None:
     annotations = hints(schedule.func)
     for name, value in schedule.keywords.items():
         check_value(f"{what}: {name}", value, annotations.get(name, Any))
-    try:
-        scale = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-        shape = jnp.shape(scale)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what} cannot be called with a round ({type(error).__name__}: {reason})") from error
+    round = jax.ShapeDtypeStruct((), jnp.int32)
+    shape = user_code.call(f"{what} cannot be called with a round", lambda: jnp.shape(jax.eval_shape(schedule, round)))
     if shape != ():
         raise UserError(f"{what} returns shape {shape}, expected a number")
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
@@ -20,7 +21,7 @@ from fedjax_collapse.core.records import (
 )
 from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, Setup, check_returned, initial_state
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.optim.aggregation import Upload, per_client, server_step, weighted_sum
+from fedjax_collapse.optim.aggregation import Upload, per_client, weighted_sum
 from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -32,9 +33,8 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     for name, method in algorithm.having("init_shared").items():
         shared[name] = initial_state(method.init_shared, variables, setup)
     memory = client_memory.initial(algorithm, variables, setup)
-    optimizer = ()
-    if algorithm.server_optimizer is not None:
-        optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
+    make = algorithm.server_optimizer
+    optimizer = () if make is None else make().init(_optimized(algorithm, variables))
     private = masks.select(model.mask(algorithm.private_part), variables)
     if not algorithm.training.momentum_reset:
         frozen = model.mask(algorithm.local_training.frozen_part()).params
@@ -113,13 +113,13 @@ def aggregate(
         mean = mean._replace(params=jax.tree.map(jnp.add, old.params, update))
     else:
         gradient = jax.tree.map(jnp.subtract, old.params, mean.params)
-    new, optimizer = mean, server.optimizer
-    if algorithm.server_optimizer is not None:
+    optimizer = server.optimizer
+    if make := algorithm.server_optimizer:
         statistics = jax.tree.map(jnp.subtract, old.batch_stats, mean.batch_stats)
-        gradients = _optimized(algorithm, Variables(gradient, statistics))
-        stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _optimized(algorithm, old), gradients)
-        new = mean._replace(**stepped)
-    return Server(masks.where(algorithm.unchanged_by_server(model), old, new), shared, optimizer)
+        gradients, own = _optimized(algorithm, Variables(gradient, statistics)), _optimized(algorithm, old)
+        updates, optimizer = make().update(gradients, optimizer, own)
+        mean = mean._replace(**optax.apply_updates(own, updates))
+    return Server(masks.where(algorithm.unchanged_by_server(model), old, mean), shared, optimizer)
 
 
 def after_measuring(
@@ -183,8 +183,7 @@ def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientSt
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
     """Returns the part of the clients' states from which their models are computed."""
-    making = ("batch", "receive", "personal", "predict")
-    used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
+    used = {name for hook in ("batch", "receive", "personal", "predict") for name in algorithm.having(hook)} | {TRAINED}
     return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
 
 

@@ -125,7 +125,7 @@ def test_flags_of_optimizers_are_part_of_the_program():
     ("optimizer", "message"),
     [
         (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
-        (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError: .*multiple values"),
+        (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError.: .*multiple values"),
         (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
         (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
         (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),

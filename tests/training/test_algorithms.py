@@ -22,7 +22,6 @@ from fedjax_collapse.optim.aggregation import (
     damped_adam,
     damped_momentum,
     damped_yogi,
-    server_step,
     sum_clients,
     weigh,
 )
@@ -183,8 +182,8 @@ def test_server_optimizers(float64, optimizer, expected):
     path = [jnp.array([1.0, 2.0])]
     state = optimizer.init(path[0])
     for delta in ([-0.4, 0.2], [-0.1, -0.3]):
-        params, state = server_step(optimizer, state, path[-1], -jnp.array(delta))
-        path.append(params)
+        updates, state = optimizer.update(-jnp.array(delta), state, path[-1])
+        path.append(optax.apply_updates(path[-1], updates))
     np.testing.assert_allclose(path[-len(expected) :], expected, rtol=1e-9)
 
 
