@@ -92,7 +92,7 @@ def command_line() -> Parser:
     lowerings = (*LOWERINGS, _AS_ON_CPU)
     of = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
     parser.add_argument("--lowerings", type=words, default=["auto"], **names_option(lowerings, of))
-    parser.add_argument("--dtypes", type=words, default=["float32"], **names_option(tuple(filter(None, DTYPES)), "of"))
+    parser.add_argument("--dtypes", type=words, default=["float32"], **names_option(DTYPES[1:], "of"))
     of = "of the networks; repeatable"
     parser.add_argument("--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help=of)
     parser.add_argument("--image_size", type=_number, help="height and width, by default 32 where that suffices")

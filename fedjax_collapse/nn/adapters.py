@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import PyTree, UserError, Variables
@@ -175,13 +176,8 @@ def merged(variables: Variables) -> Variables:
     """Returns the variables of the network without adapters, with their products added to the kernels."""
     found = adapters(variables.params)
     params = added_to_kernels(variables.params, {layer: adapter.product for layer, adapter in found.items()})
-    return variables._replace(params=_without_adapters(params))
-
-
-def _without_adapters(params):
-    if not isinstance(params, Mapping):
-        return params
-    return {name: _without_adapters(leaf) for name, leaf in params.items() if name not in (*masks.FACTORS, SCALE)}
+    kept = {path: leaf for path, leaf in masks.by_path(params).items() if not is_of_adapter(path)}
+    return variables._replace(params=unflatten_dict(kept, sep="/"))
 
 
 def is_of_adapter(path: str) -> bool:

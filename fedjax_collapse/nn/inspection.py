@@ -4,8 +4,6 @@ import functools
 from collections import Counter
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs
@@ -17,12 +15,9 @@ from fedjax_collapse.nn.model import LEVELS, Model
 @functools.lru_cache(maxsize=256)
 def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
     """Returns the network's convolutions in order of use, each with its lowering at that batch size."""
-    dtype = jnp.float32 if jnp.issubdtype(model.input_dtype, jnp.floating) else model.input_dtype
-    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), dtype)
-    mask = jax.ShapeDtypeStruct((batch_size,), bool)
-    init, found = functools.partial(model.module.init, train=False), []
-    for conv, inputs in _calls(Conv, lambda: jax.eval_shape(init, jax.random.key(0), images, mask)):
-        shape, size, how = inputs.shape, conv.kernel_size, conv.convolution
+    found = []
+    for conv, inputs in _calls(Conv, model):
+        shape, size, how = (batch_size * inputs.shape[0], *inputs.shape[1:]), conv.kernel_size, conv.convolution
         kernel, dtype = (size, size, shape[-1] // conv.groups, conv.features), conv.dtype or inputs.dtype
         found.append((how.layer(shape, kernel, dtype), choose_lowering(shape, kernel, how, dtype)))
     return found
@@ -31,8 +26,7 @@ def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
 @functools.lru_cache(maxsize=256)
 def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
     """Returns the network's layers of a class, in order of use, without their params."""
-    variables = model.variable_shapes()
-    return [layer for layer, _ in _calls(kind, lambda: model.output_shapes(variables))]
+    return [layer for layer, _ in _calls(kind, model)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -73,9 +67,9 @@ def _sown(scope):
     return ["/".join((*scope.path, path)) for path in masks.by_path(scope.variables().get(LEVELS, {}))]
 
 
-def _calls(kind, run):
-    """Returns the layers of a class that ``run`` calls, with their inputs."""
-    found = []
+def _calls(kind, model):
+    """Returns the layers of a class that the network calls for one example, with their inputs."""
+    found, variables = [], model.variable_shapes()
 
     def notice(call, args, kwargs, context):
         if isinstance(context.module, kind) and context.method_name == "__call__":
@@ -83,7 +77,7 @@ def _calls(kind, run):
         return call(*args, **kwargs)
 
     with nn.intercept_methods(notice):
-        run()
+        model.output_shapes(variables)
     return found
 
 

@@ -17,16 +17,14 @@ from fedjax_collapse.core.records import PyTree, UserError, check_choice
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch, normalize_fused
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
-from fedjax_collapse.nn.lowerings.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.lowerings.pooling import max_pool as max_pool
 from fedjax_collapse.nn.lowerings.products import multiply
 from fedjax_collapse.nn.lowerings.sums import add_bias
-from fedjax_collapse.schema.options import OpenChoice
 
 DTYPES = (None, "float32", "bfloat16")
 NORMS = ("batch", "group", "none")
-DType = Annotated[str, OpenChoice(filter(None, DTYPES), "")] | None
-Norm = Annotated[str, OpenChoice(NORMS, "")]
+DType = Annotated[str, DTYPES[1:]] | None
+Norm = Annotated[str, NORMS]
 Init = Callable[[int, int], jax.nn.initializers.Initializer]  # arguments: fan_in and fan_out of a weight
 
 
@@ -144,8 +142,7 @@ class Conv(nn.Module):
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
     """Normalises inputs by ``"batch"``, ``"group"`` or ``"none"``; for use inside a compact method."""
-    if kind not in NORMS:
-        raise UserError(f"norm {kind!r}: expected one of {', '.join(NORMS)}")
+    check_choice("norm", kind, NORMS)
     if kind == "batch":
         return BatchNorm(**options)(inputs, mask, train)
     return GroupNorm(**options)(inputs) if kind == "group" else inputs

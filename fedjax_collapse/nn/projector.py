@@ -12,21 +12,14 @@ from typing import Annotated
 
 import jax
 
-from fedjax_collapse.core.records import check_choice
 from fedjax_collapse.nn.layers import BatchNorm, Dense
-from fedjax_collapse.schema.options import OpenChoice
 
 PROJECTORS = ("none", "moon", "feddecorr", "feduv")
-Projector = Annotated[str, OpenChoice(PROJECTORS, "")]
+Projector = Annotated[str, PROJECTORS]
 
 
 def project(kind: str, features: jax.Array, mask: jax.Array, train: bool, dim: int = 256) -> jax.Array:
-    """Returns features [batch, dim] of the projector, for use inside a compact method.
-
-    Raises:
-        UserError: if the projector is unknown.
-    """
-    check_choice("projector", kind, PROJECTORS)
+    """Returns features [batch, dim] of a ``Projector``, for use inside a compact method."""
     if kind == "none":
         return features
     if kind == "feduv":

@@ -101,7 +101,6 @@ def named(name: str, num_classes: int) -> Task:
     return tasks[name]
 
 
-@functools.lru_cache
 def next_word(vocabulary: int) -> Task:
     """Returns the task to predict each next word, scored as in TensorFlow Federated.
 
@@ -126,7 +125,6 @@ def next_word(vocabulary: int) -> Task:
     return dataclasses.replace(NEXT_CHARACTER, parts=parts)
 
 
-@functools.lru_cache
 def multi_label(top: int = 5) -> Task:
     """Returns the task to predict several labels of an example: labels [batch, L] of 0 and 1.
 
@@ -138,7 +136,6 @@ def multi_label(top: int = 5) -> Task:
     return Task(_multi_label_loss, _Recall(top), metric, parts=((metric, _number_of_labels),))
 
 
-@functools.lru_cache
 def self_supervised(stop_gradient: bool = True) -> Task:
     """Returns the task to predict the projection of another view of the same example, without labels.
 

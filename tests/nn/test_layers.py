@@ -13,7 +13,7 @@ from tiny_networks import derivatives
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
-from fedjax_collapse.nn.layers import GroupNorm, avg_pool, max_pool
+from fedjax_collapse.nn.layers import GroupNorm, max_pool
 from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
 from fedjax_collapse.nn.network import LayerOptions
 
@@ -39,16 +39,16 @@ def compare_with_torch(function, reference, images, tolerance):
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "padding", "extent"),
-    [(2, None, 0, (7, 5)), (3, 2, 1, (7, 6)), (3, 1, 1, (4, 5)), (2, 3, 0, (6, 9))],
+    ("size", "stride", "extent"),
+    [(2, None, (7, 5)), (3, 2, (7, 6)), (3, 1, (4, 5)), (2, 3, (6, 9))],
 )
 @pytest.mark.parametrize("target", [Target(), Target("tpu")])
-def test_max_pool_equals_torch(size, stride, padding, extent, target):
+def test_max_pool_equals_torch(size, stride, extent, target):
     """Among equal values the first one in the window gets the gradient."""
     images = np.random.default_rng(0).integers(-3, 3, size=(2, *extent, 3)).astype(np.float32)
     compare_with_torch(
-        lambda x: max_pool(x, size, stride, padding, target),
-        lambda x: torch.nn.functional.max_pool2d(x, size, stride, padding),
+        lambda x: max_pool(x, size, stride, target),
+        lambda x: torch.nn.functional.max_pool2d(x, size, stride),
         images,
         0.0 if stride is None else 1e-6,
     )
@@ -61,17 +61,10 @@ def test_max_pool_passes_nan_on(target):
     assert all(np.isnan(max_pool(image, target=target)) for image in images)
 
 
-@pytest.mark.parametrize(("size", "stride"), [(2, None), (2, 1), (3, 2)])
-def test_avg_pool_equals_torch(size, stride):
-    images = np.random.default_rng(0).normal(size=(2, 7, 8, 3)).astype(np.float32)
-    compare_with_torch(
-        lambda x: avg_pool(x, size, stride), lambda x: torch.nn.functional.avg_pool2d(x, size, stride), images, 1e-6
-    )
-
-
-def test_too_small_for_a_pool():
-    with one_line("images of 2x5 pixels are too small for 3x3 pooling with padding 0: it needs at"):
-        avg_pool(jnp.ones((1, 2, 5, 1)), 3)
+@pytest.mark.parametrize("target", [Target(), Target("tpu")])
+def test_too_small_for_a_pool(target):
+    with one_line("images of 2x5 pixels are too small for 3x3 pooling: it needs at least 3; use"):
+        max_pool(jnp.ones((1, 2, 5, 1)), 3, target=target)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])

@@ -138,7 +138,7 @@ def check_normal(values, std):
 
 
 OTHER_VIT = dict(width=12, depth=2, heads=3, mlp_width=20, pool="mean", epsilon=1e-3, gelu="tanh")
-WITH_OPTIONS = [("vit", (8, 12, 1), OTHER_VIT)]
+WITH_OPTIONS = [("vit", (8, 12, 1), OTHER_VIT), ("feduv_cnn", (21, 21, 1), dict(convolutions=((2, 3, 2), (3, 1, 1))))]
 WITH_OPTIONS += [
     ("mlp", (2, 2, 3), dict(hidden=(6,), projector=projector, normalize_features=normalized))
     for projector, normalized in (("none", "scaled"), ("moon", True), ("feddecorr", "layer"), ("feduv", "unit"))
@@ -314,16 +314,21 @@ def test_adaptive_pooling_equals_torch(extent, size):
         (nn.FedUVCNN(3), 20, "FedUVCNN: images of 20x20 pixels are too small, expected at least 21x21"),
         (nn.MOONCNN(3), 15, "MOONCNN: images of 15x15 pixels are too small, expected at least 16x16"),
         (nn.SmallCNN(3), 3, "SmallCNN: images of 3x3 pixels are too small, expected at least 4x4"),
-        (nn.SmallCNN(3, dtype="float8"), 8, "dtype 'float8': expected one of None, float32, bfloat16"),
-        (nn.SmallCNN(3, norm="layer"), 8, "norm 'layer': expected one of batch, group, none"),
-        (nn.MLP(3, projector="simclr"), 8, "projector 'simclr': expected one of none, moon, feddecorr, feduv"),
-        (nn.ResNet20(3, kernel_init="zeros"), 8, "kernel_init 'zeros': expected one of uniform, kaiming_fan_in"),
+        (nn.SmallCNN(3, dtype="float8"), 8, "SmallCNN: dtype 'float8': expected one of float32, bfloat16"),
+        (nn.SmallCNN(3, norm="layer"), 8, "SmallCNN: norm 'layer': expected one of batch, group, none"),
+        (nn.MLP(3, projector="simclr"), 8, "MLP: projector 'simclr': expected one of none, moon, feddecorr, feduv"),
+        (
+            nn.ResNet20(3, kernel_init="zeros"),
+            8,
+            "ResNet20: kernel_init 'zeros': expected one of uniform, kaiming_fan_",
+        ),
         (nn.ResNet20(3, blocks=(1, 1)), 8, r"blocks \(1, 1\) and strides \(1, 2, 2\): expected a number a stage"),
         (nn.WideResNet(3, depth=12), 8, r"depth 12, expected 6 n \+ 4"),
         (nn.ViT(3, size="L"), 8, "ViT: size 'L': expected one of micro, mini, Ti, S, B"),
         (nn.ViT(3, heads=3), 8, "ViT: width 128 with 3 heads, expected a multiple of the number of heads"),
         (nn.ViT(3, patch=16), 8, "ViT: images of 8x8 pixels are too small, expected at least 16x16"),
         (nn.ViT(3, patch=3), 8, "images of 8x8 pixels: expected multiples of the patches' 3 pixels"),
+        (nn.ViT(3, dtype="float8"), 8, "ViT: dtype 'float8': expected one of float32, bfloat16"),
     ],
 )
 def test_wrong_inputs(module, size, message):

@@ -5,6 +5,7 @@ They have the same options, and their layers in the same order, so that weights 
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,19 +22,18 @@ from fedjax_collapse.nn.interchange.torch_weights import FROM_TORCH, paths_in_or
 from fedjax_collapse.nn.interchange.torch_weights import arrays_in_order as arrays_in_order
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.network import scale
-from fedjax_collapse.nn.networks import alexnet, efficientnet_b0, feduv_cnn, mobilenet_v2, vit
+from fedjax_collapse.nn.networks.vit import ViT
 from fedjax_collapse.schema.annotations import shown
 from fedjax_collapse.schema.discovery import classes
 
-IMAGE_SHAPE = (32, 32, 3)
+_OF_HEAD = ("projector", "projector_dim", "normalize_features")
 # Fields of a network that change neither its arrays nor, but for rounding, its outputs in evaluation.
 _NOT_IN_TORCH = ("parent", "name", "num_classes", "lowering", "target", "kernel_init", "remat", "dtype")
 
 
-def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
+def build(name: str, num_classes: int, image_shape: tuple[int, int, int], **options: Any) -> "Network":
     """Returns the network ``fedjax_collapse/nn/networks/<name>.py`` with its options."""
-    of_head = {key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options}
-    return Network(*BACKBONES[name](image_shape, **options), num_classes, **of_head)
+    return twin(Model(classes(networks, Module)[name](num_classes, **options), image_shape))
 
 
 def twin(model: Model) -> "Network":
@@ -46,11 +46,15 @@ def twin(model: Model) -> "Network":
     name = {kind: name for name, kind in classes(networks, Module).items()}.get(type(module), type(module).__name__)
     fields = [of for of in dataclasses.fields(module) if of.name not in _NOT_IN_TORCH]
     options = {of.name: value for of in fields if (value := getattr(module, of.name)) != of.default}
-    try:
-        return build(name, getattr(module, "num_classes", 0), model.input_shape, **options)
-    except (KeyError, TypeError, ValueError) as error:
+    backbone = BACKBONES.get(name)
+    own = list(inspect.signature(backbone).parameters)[1:] if backbone else []
+    others = sorted(options.keys() - {*own, *_OF_HEAD})
+    if others or not backbone:
         given = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
-        raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({error})") from error
+        reason = ", ".join(others) if backbone else name
+        raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({reason})")
+    made = backbone(model.input_shape, **{key: getattr(module, key) for key in own})
+    return Network(*made, module.num_classes, **{key: getattr(module, key) for key in _OF_HEAD})
 
 
 def names(model: Model) -> dict[str, str]:
@@ -63,9 +67,9 @@ def names(model: Model) -> dict[str, str]:
     """
     if hasattr(model.module, "head"):
         model = model.with_module(head="linear")
+    paths = ["/".join(path).removeprefix("params/") for path in paths_in_order(model)]
     with torch.device("meta"):
         found = named_tensors(twin(model))
-    paths = ["/".join(path).removeprefix("params/") for path in paths_in_order(model)]
     return dict(zip(paths, found, strict=True))
 
 
@@ -172,24 +176,24 @@ class Transformer(nn.Module):
         return found
 
 
-def _mlp(image_shape, hidden=(128, 128)):
+def _mlp(image_shape, hidden):
     widths = [int(np.prod(image_shape)), *hidden]
     made = [layer for a, b in zip(widths, hidden, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(layers.flatten(), *made), widths[-1]
 
 
-def _small_cnn(image_shape, channels=(32, 64, 128), norm="batch"):
+def _small_cnn(image_shape, channels, norm):
     shapes = [(outputs, 3) for outputs in channels]
     made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(2), range(len(channels) - 1), norm=norm)
     return nn.Sequential(*made, *global_mean()), channels[-1]
 
 
-def _feduv_cnn(image_shape, width_multiplier=1.0):
-    shapes = [(scale(channels, width_multiplier), *shape, 0) for channels, *shape in feduv_cnn.CONVOLUTIONS]
+def _feduv_cnn(image_shape, width_multiplier, convolutions):
+    shapes = [(scale(channels, width_multiplier), *shape, 0) for channels, *shape in convolutions]
     return nn.Sequential(*conv_relu(image_shape[2], shapes), *global_mean()), shapes[-1][0]
 
 
-def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
+def _moon_cnn(image_shape, channels, hidden):
     height, width, inputs = image_shape
     shapes = [(outputs, 5, 1, 0) for outputs in channels]
     made = conv_relu(inputs, shapes, nn.MaxPool2d(2), range(len(channels)), norm="none")
@@ -199,9 +203,9 @@ def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
     return nn.Sequential(*made, dense), features
 
 
-def _alexnet(image_shape, width_multiplier=1.0):
-    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape, _ in alexnet.CONVOLUTIONS]
-    pooled = [index for index, (*_, is_pooled) in enumerate(alexnet.CONVOLUTIONS) if is_pooled]
+def _alexnet(image_shape, width_multiplier, convolutions):
+    shapes = [(scale(channels, width_multiplier), *shape) for channels, *shape, _ in convolutions]
+    pooled = [index for index, (*_, is_pooled) in enumerate(convolutions) if is_pooled]
     made = conv_relu(image_shape[2], shapes, nn.MaxPool2d(3, 2), pooled, bias=True)
     flat, hidden = 36 * shapes[-1][0], scale(4096, width_multiplier)
     dense = [
@@ -220,7 +224,7 @@ def _in_stages(block, inputs, stages):
     return made, inputs
 
 
-def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=mobilenet_v2.STAGES):
+def _mobilenet_v2(image_shape, width_multiplier, stages):
     first, last = (scale(channels, width_multiplier) for channels in (32, 1280))
     stages = [(scale(channels, width_multiplier), stride, blocks, by) for by, channels, blocks, stride in stages]
     blocks, inputs = _in_stages(_inverted_residual, first, stages)
@@ -238,21 +242,20 @@ def _inverted_residual(inputs, outputs, stride, expansion):
 
 
 def _residual_network(
-    image_shape, blocks, strides=(1, 2, 2, 2), stem_size=3, stem_stride=1, width_multiplier=1.0,
-    width=64, bottleneck=False, padded_shortcut=False, norm="batch",
-):  # fmt: skip
-    width, factor = scale(width, width_multiplier), 4 if bottleneck else 1
-    stages = [(width * 2**i * factor, *stage) for i, stage in enumerate(zip(strides, blocks, strict=True))]
-    block = functools.partial(_residual_block, bottleneck=bottleneck, padded_shortcut=padded_shortcut, norm=norm)
-    made, features = _in_stages(block, width, stages)
+    image_shape, blocks, strides, stem_size, stem_stride, width_multiplier, width, block, padded_shortcut, norm
+):
+    width = scale(width, width_multiplier)
+    stages = [(width * 2**i * block.expansion, *stage) for i, stage in enumerate(zip(strides, blocks, strict=True))]
+    in_torch = functools.partial(_residual_block, block=block, padded_shortcut=padded_shortcut, norm=norm)
+    made, features = _in_stages(in_torch, width, stages)
     stem = conv_relu(image_shape[2], [(width, stem_size, stem_stride)], norm=norm)
     return nn.Sequential(*stem, *made, *global_mean()), features
 
 
-def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, norm):
-    middle = outputs // 4 if bottleneck else outputs
-    shapes = [(middle, 1), (middle, 3, stride)] if bottleneck else [(middle, 3, stride)]
-    last = conv_norm(middle, outputs, 1 if bottleneck else 3, norm=norm)
+def _residual_block(inputs, outputs, stride, block, padded_shortcut, norm):
+    middle, is_bottleneck = outputs // block.expansion, block.expansion > 1
+    shapes = [(middle, 1), (middle, 3, stride)] if is_bottleneck else [(middle, 3, stride)]
+    last = conv_norm(middle, outputs, 1 if is_bottleneck else 3, norm=norm)
     branch, shortcut = nn.Sequential(*conv_relu(inputs, shapes, norm=norm), *last), None
     if padded_shortcut and (stride, inputs) != (1, outputs):
         shortcut = layers.padded_shortcut(outputs - inputs, stride)
@@ -261,7 +264,7 @@ def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, norm):
     return [Residual(branch, shortcut), nn.ReLU()]
 
 
-def _wide_resnet(image_shape, depth=28, width_multiplier=10.0, dropout=0.3):
+def _wide_resnet(image_shape, depth, width_multiplier, dropout):
     stages = [(scale(16 * 2**i, width_multiplier), 2 if i else 1, depth // 6, dropout) for i in range(3)]
     made, features = _in_stages(_pre_activation, 16, stages)
     last = nn.BatchNorm2d(features, momentum=0.9), nn.ReLU()
@@ -276,7 +279,7 @@ def _pre_activation(inputs, outputs, stride, dropout):
     return [Residual(nn.Sequential(*first, *second), shortcut)]
 
 
-def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=efficientnet_b0.STAGES, dropout=0.2, drop_path=0.2):
+def _efficientnet_b0(image_shape, width_multiplier, stages, dropout, drop_path):
     first, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
     rates = iter(np.linspace(0, drop_path, sum(stage[-1] for stage in stages), endpoint=False))
     stages = [
@@ -298,11 +301,8 @@ def _mb_conv(inputs, outputs, stride, expansion, size, rates):
     return [Residual(branch.append(layers.DropPath(rate))) if stride == 1 and inputs == outputs else branch]
 
 
-def _vit(
-    image_shape, size="mini", patch=4, width=None, depth=None, heads=None, mlp_width=None, pool="token",
-    epsilon=1e-6, gelu="erf",
-):  # fmt: skip
-    width, depth, heads, hidden = vit.ViT(1, size, patch, width, depth, heads, mlp_width).dimensions()
+def _vit(image_shape, size, patch, width, depth, heads, mlp_width, pool, epsilon, gelu):
+    width, depth, heads, hidden = ViT(1, size, patch, width, depth, heads, mlp_width).dimensions()
     has_token = pool == "token"
     tokens = (image_shape[0] // patch) * (image_shape[1] // patch) + has_token
     made = [conv(image_shape[2], width, patch, patch, padding=0, bias=True), nn.Flatten(2)]
@@ -316,8 +316,6 @@ def _vit(
     return nn.Sequential(*made, nn.LayerNorm(width, epsilon), pooled), width
 
 
-_cifar_resnet = functools.partial(_residual_network, strides=(1, 2, 2), width=16, padded_shortcut=True)
-
 BACKBONES = {
     "alexnet": _alexnet,
     "efficientnet_b0": _efficientnet_b0,
@@ -325,11 +323,8 @@ BACKBONES = {
     "mlp": _mlp,
     "mobilenet_v2": _mobilenet_v2,
     "moon_cnn": _moon_cnn,
-    "pfllib_cnn": functools.partial(_moon_cnn, channels=(32, 64), hidden=(512,)),
-    "resnet18": functools.partial(_residual_network, blocks=(2, 2, 2, 2)),
-    "resnet20": functools.partial(_cifar_resnet, blocks=(3, 3, 3)),
-    "resnet32": functools.partial(_cifar_resnet, blocks=(5, 5, 5)),
-    "resnet50": functools.partial(_residual_network, blocks=(3, 4, 6, 3), bottleneck=True),
+    "pfllib_cnn": _moon_cnn,
+    **dict.fromkeys(("resnet18", "resnet20", "resnet32", "resnet50"), _residual_network),
     "small_cnn": _small_cnn,
     "vit": _vit,
     "wide_resnet": _wide_resnet,

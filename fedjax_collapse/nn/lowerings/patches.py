@@ -65,9 +65,9 @@ def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.A
     ]
 
 
-def pad(images: jax.Array, padding: int, value: float = 0.0) -> jax.Array:
-    """Pads images with ``value`` on all sides."""
-    return jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
+def pad(images: jax.Array, padding: int) -> jax.Array:
+    """Pads images with zeros on all sides."""
+    return jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
 
 
 def gradient_of_images(
@@ -85,9 +85,8 @@ def gradient_of_images(
     these parts avoids products with zeros between dilated outputs.
     """
 
-    def along(
-        axis, first
-    ):  # weights of the pixels first, first + stride, ...; and the rows to pad the outputs with at both ends
+    # weights of the pixels first, first + stride, ...; and the rows to pad the outputs with at both ends
+    def along(axis, first):
         shift, start = divmod(first + padding, stride)
         taps = len(range(start, kernel.shape[axis - 1], stride))
         count = -(-image_shape[axis] // stride)

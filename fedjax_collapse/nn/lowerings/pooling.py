@@ -12,44 +12,26 @@ from jax import lax
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.patches import pad, windows
+from fedjax_collapse.nn.lowerings.patches import windows
 
 _CPU = Target()
 
 
-def max_pool(
-    images: jax.Array, size: int = 2, stride: int | None = None, padding: int = 0, target: Target = _CPU
-) -> jax.Array:
+def max_pool(images: jax.Array, size: int = 2, stride: int | None = None, target: Target = _CPU) -> jax.Array:
     """Maximum over windows ``stride`` apart (``None``: ``size``), as in PyTorch; partial windows are dropped.
 
     The gradient goes to the first maximum of a window, as in PyTorch.
     """
-
+    stride = stride or size
+    if min(images.shape[1:3]) < size:
+        raise UserError(
+            f"images of {images.shape[1]}x{images.shape[2]} pixels are too small for {size}x{size} pooling: it needs "
+            f"at least {size}; use larger images or a shallower network"
+        )
     if target.is_tpu:
-        _check(images, size, padding)
-        steps, ends = (1, *[stride or size] * 2, 1), ((0, 0), *[(padding, padding)] * 2, (0, 0))
-        return lax.reduce_window(images, -jnp.inf, lax.max, (1, size, size, 1), steps, ends)
+        return lax.reduce_window(images, -jnp.inf, lax.max, (1, size, size, 1), (1, stride, stride, 1), "VALID")
 
     def maximum(first, second):
         return jnp.where((second > first) | jnp.isnan(second), second, first)
 
-    return functools.reduce(maximum, _windows(images, size, stride, padding, -jnp.inf))
-
-
-def avg_pool(images: jax.Array, size: int, stride: int | None = None) -> jax.Array:
-    """Mean over windows ``stride`` apart (``None``: ``size``), as in PyTorch; partial windows are dropped."""
-    return sum(_windows(images, size, stride, 0, 0.0)) / size**2
-
-
-def _windows(images, size, stride, padding, value):
-    _check(images, size, padding)
-    padded = pad(images, padding, value) if padding else images
-    return windows(padded, (size, size), size if stride is None else stride)
-
-
-def _check(images, size, padding):
-    if min(images.shape[1:3]) + 2 * padding < size:
-        raise UserError(
-            f"images of {images.shape[1]}x{images.shape[2]} pixels are too small for {size}x{size} pooling with "
-            f"padding {padding}: it needs at least {size - 2 * padding}; use larger images or a shallower network"
-        )
+    return functools.reduce(maximum, windows(images, (size, size), stride))

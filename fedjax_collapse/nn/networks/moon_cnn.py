@@ -30,10 +30,7 @@ class MOONCNN(Network):
 
     @property
     def smallest_image(self) -> int:
-        smallest = 1
-        for _ in self.channels:
-            smallest = 2 * smallest + 4
-        return smallest
+        return 5 * 2 ** len(self.channels) - 4  # 1 after the last max-pool; before each block twice as many, and 4 more
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         options = dict(lowering=self.lowering, dtype=self.dtype, target=self.target)

@@ -8,17 +8,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.records import UserError, check_choice
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
 from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
-from fedjax_collapse.schema.options import Count, OpenChoice, Positive
+from fedjax_collapse.schema.options import Count, Positive
 
 INITS = {
     "uniform": torch_uniform,
     "kaiming_fan_in": kaiming_normal("fan_in"),
     "kaiming_fan_out": kaiming_normal("fan_out"),
 }
-KernelInit = Annotated[str, OpenChoice(INITS, "")]
+KernelInit = Annotated[str, tuple(INITS)]
 
 
 class BasicBlock(nn.Module):
@@ -97,7 +97,6 @@ class ResidualNetwork(ConvNetwork):
         return INITS["kaiming_fan_in" if self.kernel_init == "kaiming_fan_in" else "uniform"]
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
-        check_choice("kernel_init", self.kernel_init, INITS)
         if len(self.blocks) != len(self.strides):
             raise UserError(f"blocks {self.blocks} and strides {self.strides}: expected a number a stage in both")
         layers, block = self.layers(INITS[self.kernel_init]), rematerialized(self.block, self.remat)
