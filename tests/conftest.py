@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -52,6 +53,17 @@ def pytest_collection_finish():
 def long_where(long, values):
     """The parameters of a test, of which those with these names are marked ``long``."""
     return [pytest.param(value, marks=pytest.mark.long) if value in long else value for value in values]
+
+
+def cases(*values):
+    """The test's first parameter has these values in turn; its first ones, if they are tuples."""
+    width = len(values[0]) if isinstance(values[0], tuple) else 1
+
+    def mark(test):
+        names = ",".join([*inspect.signature(test).parameters][:width])
+        return pytest.mark.parametrize(names, values)(test)
+
+    return mark
 
 
 @pytest.fixture(autouse=True, scope="module")

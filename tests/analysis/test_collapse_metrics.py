@@ -4,6 +4,7 @@ import flax.linen
 import jax
 import numpy as np
 import pytest
+from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +137,7 @@ class Scaled(NoBias):
         return super().__call__(features) * self.param("scale", flax.linen.initializers.ones, ())
 
 
-@pytest.mark.parametrize("head", ["linear", NoBias])
+@cases("linear", NoBias)
 def test_the_head_of_a_network(head):
     model = Model(nn.MLP(4, hidden=(5,), head=head), (3, 3, 1))
     variables = jax.tree.map(lambda leaf: leaf + 0.1, model.init(jax.random.key(0)))
@@ -235,10 +236,7 @@ def test_collapsed_features_and_their_simplex_are_zero():
 CONSTANT = np.where(F > 1, 0.1, np.nextafter(0.1, 1))  # up to rounding
 
 
-@pytest.mark.parametrize(
-    ("features", "ranks"),
-    [(np.zeros((6, 3)), [0, 0, 0, 0, 0]), (CONSTANT, [1, 1, 0, 0, 0]), (np.where(F > 4, np.nan, F), [np.nan] * 5)],
-)
+@cases((np.zeros((6, 3)), [0, 0, 0, 0, 0]), (CONSTANT, [1, 1, 0, 0, 0]), (np.where(F > 4, np.nan, F), [np.nan] * 5))
 def test_degenerate_features(features, ranks):
     """Dead, constant and not finite: no warning, and what has no value is NaN."""
     with np.errstate(all="raise", under="ignore"):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 
 from fedjax_collapse.analysis.dynamics import (
     LinearNetwork,
@@ -63,7 +63,7 @@ def test_the_theorem_at_the_start(depth, seed):
     assert relative_error(theorem_rates(network, of_means, N, head_offsets(network)), exact) > 0.01
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@cases(1, 2, 3)
 def test_rates_are_those_of_the_singular_values(depth):
     """By central differences over a step of the flow."""
     network, inputs, labels = instance(depth)
@@ -74,7 +74,7 @@ def test_rates_are_those_of_the_singular_values(depth):
     assert relative_error(differences, singular_value_rates(network, inputs, labels)) < 1e-6
 
 
-@pytest.mark.parametrize(("depth", "aligned"), [(2, True), (2, False), (3, False)])
+@cases((2, True), (2, False), (3, False))
 def test_what_is_conserved_up_to_a_later_time(depth, aligned):
     """Balancedness is, and with it the exact form; alignment is not, and the theorem's form then fails by percents."""
     network, inputs, labels = instance(depth, aligned)
@@ -96,7 +96,7 @@ def test_without_balance_the_exact_form_fails():
     assert relative_error(balanced_rates(network, gradient_matrix(network, inputs, labels), N), exact) > 0.1
 
 
-@pytest.mark.parametrize("classes", [1, 2, 4])
+@cases(1, 2, 4)
 def test_few_classes_lower_the_rank_of_the_gradient_matrix(classes):
     """At most one direction per class, and none more than C - 1: the softmax does not see what all logits share."""
     rng = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def test_descent_takes_steps_along_the_gradient_of_the_mean_loss(float64):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), after, expected)
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@cases(1, 3)
 def test_a_random_network(depth):
     """Outputs of every layer have the variance of its inputs, times scale squared."""
     network = random_network((50, 60, 40), 0.5, depth, np.random.default_rng(0))
@@ -133,32 +133,26 @@ def test_a_random_network(depth):
     assert alignment(network).mean() < 0.3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((0.2, 0.8, 1.0, 0.0, 1), 0.4),
-        ((0.2, 0.8, 1.0, 0.0, 2), 0.08),
-        ((0.2, 0.3, 1.0, 0.1, 3), 1.38),
-        ((0.7, 0.2, 3.0, 0.5, 0), 6.0),
-        ((1.0, 0.0, 1.0, 0.1, 7), 2.7),  # Gamma is the number of rounds
-        ((0.0, 0.5, 1.0, 0.1, 7), 1.1),
-    ],
+@cases(
+    ((0.2, 0.8, 1.0, 0.0, 1), 0.4),
+    ((0.2, 0.8, 1.0, 0.0, 2), 0.08),
+    ((0.2, 0.3, 1.0, 0.1, 3), 1.38),
+    ((0.7, 0.2, 3.0, 0.5, 0), 6.0),
+    ((1.0, 0.0, 1.0, 0.1, 7), 2.7),  # Gamma is the number of rounds
+    ((0.0, 0.5, 1.0, 0.1, 7), 1.1),
 )
 def test_values_of_representation_bound(arguments, expected):
     assert representation_bound(*arguments) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((1.2, 0.0, 1.0, 0.0, 1), "share 1.2"),
-        ((0.4, -0.1, 1.0, 0.0, 1), "others_share -0.1"),
-        ((0.4, 0.7, 1.0, 0.0, 1), "others_share 0.7 is too large, expected at most 1 - share = 0.6"),
-        ((0.4, 0.5, -1.0, 0.0, 1), "size -1 is"),
-        ((0.4, 0.5, 1.0, -0.1, 1), "margin -0.1"),
-        ((0.4, 0.5, 1.0, 0.0, -1), "rounds -1"),
-        ((0.4, 0.5, 1.0, 0.0, 1.5), "rounds 1.5"),
-    ],
+@cases(
+    ((1.2, 0.0, 1.0, 0.0, 1), "share 1.2"),
+    ((0.4, -0.1, 1.0, 0.0, 1), "others_share -0.1"),
+    ((0.4, 0.7, 1.0, 0.0, 1), "others_share 0.7 is too large, expected at most 1 - share = 0.6"),
+    ((0.4, 0.5, -1.0, 0.0, 1), "size -1 is"),
+    ((0.4, 0.5, 1.0, -0.1, 1), "margin -0.1"),
+    ((0.4, 0.5, 1.0, 0.0, -1), "rounds -1"),
+    ((0.4, 0.5, 1.0, 0.0, 1.5), "rounds 1.5"),
 )
 def test_representation_bound_rejects(arguments, message):
     check(f"^representation_bound: {message}", representation_bound, *arguments)
@@ -170,7 +164,7 @@ def test_shares_that_add_up_to_1_but_for_rounding_are_accepted():
     assert representation_bound(share, others, 1.0, 0.0, 1) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("weights", [[[2, 0], [-1, 0.5], [-0.9, -0.5]], [[0.5, -0.9], [-0.5, 0.9], [0, 0]]])
+@cases([[2, 0], [-1, 0.5], [-0.9, -0.5]], [[0.5, -0.9], [-0.5, 0.9], [0, 0]])
 def test_a_margin_is_the_distance_at_which_another_class_wins(weights):
     weights, centres, radius = np.array(weights), np.array([[1, 0], [0, 3**0.5], [0, -(3**0.5)]]), 0.5
     angles = np.linspace(0, 2 * np.pi, 3601)

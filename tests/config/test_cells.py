@@ -5,7 +5,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from small_studies import write_config
 
 from experiments import launch
@@ -149,37 +149,34 @@ TAKEN_NAMES = ("Summary.json", "provenance.json.tmp", ".lock", "report")
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (dict(settings={"a/b": {}}), "setting 'a/b': its runs are in a folder of that name"),
-        *((dict(settings={name: {}}), "its runs are in a folder of that name; expected") for name in BAD_NAMES),
-        *((dict(settings={name: {}}), "the study's folder has a file or folder of that name") for name in TAKEN_NAMES),
-        (dict(settings={"x" * 300: {}}), "setting 'x{40}'...: .* it has 300 bytes, expected at most 200"),
-        (dict(settings={"a": {"seeds": (1,)}}), r"settings.a.seeds: all settings .* set config.seeds"),
-        (dict(settings={"a": {"arms": {"plan": {}}}}), "arm in settings.a.arms 'plan': did you mean 'plain'"),
-        (later(partition=dict(name="iid", min_size=3)), "setting few 0.5: unknown option of partition 'min_size'"),
-        (later(network=dict(name="mlpp")), "setting few 0.5, arm plain: unknown network 'mlpp'"),
-        (dict(sweep={"training.epoch": (1,)}), "sweep.training.epoch: no arm has that key"),
-        (dict(sweep={"training.epochs": 3}), "sweep.training.epochs: 3, expected a tuple"),
-        (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
-        (dict(means=dict(m=("iid", "c"))), "unknown setting in means.m 'c'"),
-        (dict(means=dict(iid=("iid",))), "means.iid: expected at least one setting, and a name that no setting has"),
-        (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
-        (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
-        (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
-        (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),
-        (dict(paper=PAPER | dict(metric="rounds_to_target", target="plan")), "unknown arm in paper.target 'plan'"),
-        (dict(paper=PAPER | dict(target="plain")), "paper.target 'plain' belongs to paper.metric='rounds_to_target'"),
-        (dict(paper=PAPER | dict(metric="acuracy")), "paper.metric 'acuracy': did you mean 'accuracy'"),
-        (dict(paper=PAPER | dict(spreads={"iid": {"plain": -0.5}})), "paper.spreads.iid.plain: -0.5, expected a sta"),
-        (dict(paper=PAPER | dict(spreads={"few 0.5": {"plain": 0.5}})), "few 0.5.plain: has no number in paper.values"),
-        (dict(paper=PAPER | dict(columns={"iid": ("iid", "measured/nc/nc1")})), "setting or mean of that name"),
-        (dict(paper=PAPER | dict(columns={"a": ("idd", "measured/nc/nc1")})), "setting in paper.columns.a 'idd'"),
-        (dict(paper=PAPER | dict(columns={"a": ("iid", "measured/nc/nc1")})), "metric in paper.columns.a 'measured"),
-    ],
+@cases(
+    (dict(settings={"a/b": {}}), "setting 'a/b': its runs are in a folder of that name"),
+    *((dict(settings={name: {}}), "its runs are in a folder of that name; expected") for name in BAD_NAMES),
+    *((dict(settings={name: {}}), "the study's folder has a file or folder of that name") for name in TAKEN_NAMES),
+    (dict(settings={"x" * 300: {}}), "setting 'x{40}'...: .* it has 300 bytes, expected at most 200"),
+    (dict(settings={"a": {"seeds": (1,)}}), r"settings.a.seeds: all settings .* set config.seeds"),
+    (dict(settings={"a": {"arms": {"plan": {}}}}), "arm in settings.a.arms 'plan': did you mean 'plain'"),
+    (later(partition=dict(name="iid", min_size=3)), "setting few 0.5: unknown option of partition 'min_size'"),
+    (later(network=dict(name="mlpp")), "setting few 0.5, arm plain: unknown network 'mlpp'"),
+    (dict(sweep={"training.epoch": (1,)}), "sweep.training.epoch: no arm has that key"),
+    (dict(sweep={"training.epochs": 3}), "sweep.training.epochs: 3, expected a tuple"),
+    (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
+    (dict(means=dict(m=("iid", "c"))), "unknown setting in means.m 'c'"),
+    (dict(means=dict(iid=("iid",))), "means.iid: expected at least one setting, and a name that no setting has"),
+    (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
+    (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
+    (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
+    (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),
+    (dict(paper=PAPER | dict(metric="rounds_to_target", target="plan")), "unknown arm in paper.target 'plan'"),
+    (dict(paper=PAPER | dict(target="plain")), "paper.target 'plain' belongs to paper.metric='rounds_to_target'"),
+    (dict(paper=PAPER | dict(metric="acuracy")), "paper.metric 'acuracy': did you mean 'accuracy'"),
+    (dict(paper=PAPER | dict(spreads={"iid": {"plain": -0.5}})), "paper.spreads.iid.plain: -0.5, expected a sta"),
+    (dict(paper=PAPER | dict(spreads={"few 0.5": {"plain": 0.5}})), "few 0.5.plain: has no number in paper.values"),
+    (dict(paper=PAPER | dict(columns={"iid": ("iid", "measured/nc/nc1")})), "setting or mean of that name"),
+    (dict(paper=PAPER | dict(columns={"a": ("idd", "measured/nc/nc1")})), "setting in paper.columns.a 'idd'"),
+    (dict(paper=PAPER | dict(columns={"a": ("iid", "measured/nc/nc1")})), "metric in paper.columns.a 'measured"),
 )
-def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, words):
+def test_what_is_wrong_with_any_cell_is_one_line(changes, words, config, tmp_path):
     for key, value in changes.items():
         config[key] = value
     check(words, lambda: study.run_study(resolve(config, tmp_path / "study")))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_studies import error_of, start
 
 from experiments.config_files import split_config
@@ -35,9 +35,7 @@ def test_compared_methods_are_arms_with_their_published_defaults():
     assert all(made != other for at, made in enumerate(others) for other in others[:at])
 
 
-@pytest.mark.parametrize(
-    "compared", [["--compare=fedprox,moon"], ["-compare", " moon, fedprox"], ["--compare=moon", "--compare=fedprox"]]
-)
+@cases(["--compare=fedprox,moon"], ["-compare", " moon, fedprox"], ["--compare=moon", "--compare=fedprox"])
 def test_they_replace_the_arms_of_a_config(compared):
     """Also what its settings change in them, its sweep, and a paper's numbers by arm."""
     for name in ("quickstart", "feddecorr/table1:full", "feddecorr/tuning"):
@@ -56,15 +54,12 @@ def test_an_override_changes_no_alias():
     assert str(build.ALIASES) == before
 
 
-@pytest.mark.parametrize(
-    ("given", "methods"),
-    [
-        (["--config.methods=fedprox,moon"], {"fedprox": {}, "moon": {}}),
-        (["-config.methods='fedprox'"], {"fedprox": {}}),
-        (["--config.methods=fedprox,my_method:Norm"], {"fedprox": {}, "Norm": {"name": "my_method:Norm"}}),
-        (["--config.methods=moon", "--config.methods.moon.strength=2.0"], {"moon": {"strength": 2.0}}),
-        (["--config.methods=dict(fedprox=dict(strength=0.1))"], {"fedprox": {"strength": 0.1}}),
-    ],
+@cases(
+    (["--config.methods=fedprox,moon"], {"fedprox": {}, "moon": {}}),
+    (["-config.methods='fedprox'"], {"fedprox": {}}),
+    (["--config.methods=fedprox,my_method:Norm"], {"fedprox": {}, "Norm": {"name": "my_method:Norm"}}),
+    (["--config.methods=moon", "--config.methods.moon.strength=2.0"], {"moon": {"strength": 2.0}}),
+    (["--config.methods=dict(fedprox=dict(strength=0.1))"], {"fedprox": {"strength": 0.1}}),
 )
 def test_methods_of_one_algorithm(given, methods):
     """Without a config they are its only arm."""
@@ -86,7 +81,7 @@ def test_the_default_folder_is_named_after_the_config_or_its_arms():
         assert re.fullmatch(rf"runs/{name}-\w{{8}}", str(made))
 
 
-@pytest.mark.parametrize("option", ["--compare=moon,fedprx", "--config.methods=fedprx,moon"])
+@cases("--compare=moon,fedprx", "--config.methods=fedprx,moon")
 def test_a_misspelt_method_is_one_line(option, tmp_path, capsys):
     assert start(option, f"--workdir={tmp_path / 'study'}") == 2
     error_of(capsys, "unknown method 'fedprx': did you mean 'fedprox'?")
@@ -133,22 +128,19 @@ def test_a_sweep_without_arms_stays_with_compared_methods(toml):
     assert len(resolve(parse(list(given)).config, Path()).cells) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rounds = 'many'", "config.rounds 'many': expected int, got str"),
-        ("round = 3", "unknown config key 'round': did you mean 'rounds'?"),
-        ("seeds = 3", "config.seeds 3: expected tuple, got int"),
-        ("methods = 3", "config.methods 3: expected dict, got int"),
-        ("training = 3", "config.training 3: expected dict, got int"),
-        ("title = 2020-01-01", "config.title: got a date, expected numbers, text,"),
-        ("[cohort]\ndropout = 2.0", "cohort.dropout 2 is outside [0, 1]"),
-        ("[training]\nepoch = 3", "unknown option of training 'epoch': did you mean 'epochs'?"),
-        ("[methods.fedprox]\nstrenth = 3", "unknown option of methods.fedprox 'strenth': did you mean 'strength'?"),
-        ("[sweep]\ntraining.epochs = [1]", "expected a tuple of values; a key with dots is in quotes"),
-        ("rounds = 3\nseeds = (0,)", "my.toml: Invalid value (at line 2, column 9)"),
-        (b"title = '\xff'", "my.toml: 'utf-8' codec can't decode"),
-    ],
+@cases(
+    ("rounds = 'many'", "config.rounds 'many': expected int, got str"),
+    ("round = 3", "unknown config key 'round': did you mean 'rounds'?"),
+    ("seeds = 3", "config.seeds 3: expected tuple, got int"),
+    ("methods = 3", "config.methods 3: expected dict, got int"),
+    ("training = 3", "config.training 3: expected dict, got int"),
+    ("title = 2020-01-01", "config.title: got a date, expected numbers, text,"),
+    ("[cohort]\ndropout = 2.0", "cohort.dropout 2 is outside [0, 1]"),
+    ("[training]\nepoch = 3", "unknown option of training 'epoch': did you mean 'epochs'?"),
+    ("[methods.fedprox]\nstrenth = 3", "unknown option of methods.fedprox 'strenth': did you mean 'strength'?"),
+    ("[sweep]\ntraining.epochs = [1]", "expected a tuple of values; a key with dots is in quotes"),
+    ("rounds = 3\nseeds = (0,)", "my.toml: Invalid value (at line 2, column 9)"),
+    (b"title = '\xff'", "my.toml: 'utf-8' codec can't decode"),
 )
 def test_a_wrong_toml_file_is_one_line(text, message, toml, tmp_path, capsys):
     assert start(toml(text), f"--workdir={tmp_path / 'study'}") == 2

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from small_studies import rows_of, start, write_config, write_data
 
 from fedjax_collapse import FedAvg, FedDyn, FedProx, LocalTraining, Model, UserError, load_run, nn, simulate
@@ -78,18 +78,15 @@ def test_a_folder_with_experiments_of_its_own(place):
     assert done.stdout.split() == [str(len(Path("study/only/seed0/metrics.jsonl").read_text().splitlines()))], done
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        (dict(server__optimizer=dict(name="os:system", command="touch called")), r"os:system \(from /.*/os.py\)"),
-        (dict(methods={"of_load:spread": {}}), "of_load:spread"),
-        (dict(training__task_loss="of_load:spread"), "of_load:spread"),
-        (dict(training__optimizer=dict(name="no_such_module:adam")), r"no_such_module:adam \(from a module"),
-        (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
-        (dict(arms=dict(only=dict(methods=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
-    ],
+@cases(
+    (dict(server__optimizer=dict(name="os:system", command="touch called")), r"os:system \(from /.*/os.py\)"),
+    (dict(methods={"of_load:spread": {}}), "of_load:spread"),
+    (dict(training__task_loss="of_load:spread"), "of_load:spread"),
+    (dict(training__optimizer=dict(name="no_such_module:adam")), r"no_such_module:adam \(from a module"),
+    (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
+    (dict(arms=dict(only=dict(methods=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
 )
-def test_no_code_of_a_config_is_imported_without_trust(place, monkeypatch, values, named):
+def test_no_code_of_a_config_is_imported_without_trust(values, named, place, monkeypatch):
     monkeypatch.syspath_prepend(place)
     change(place, **values)
     check(f"config names code: {named}.*trust=True", load_run, "study/only/seed0")
@@ -125,22 +122,19 @@ def test_the_checkpoint_before_a_damaged_one(place):
     check("no checkpoint is whole: restore it, or train again", load_run, "study/only/seed0")
 
 
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("study/only/seed1", "unknown seed of .*study '1': expected one of 0"),
-        ("study/onl/seed0", "did you mean 'only'?"),
-        ("study/only/sed0", NEITHER),
-        ("", NEITHER),
-        (None, "folder None: expected"),
-    ],
+@cases(
+    ("study/only/seed1", "unknown seed of .*study '1': expected one of 0"),
+    ("study/onl/seed0", "did you mean 'only'?"),
+    ("study/only/sed0", NEITHER),
+    ("", NEITHER),
+    (None, "folder None: expected"),
 )
-def test_no_folder_of_a_run(place, folder, message):
+def test_no_folder_of_a_run(folder, message, place):
     check(message, load_run, folder)
 
 
-@pytest.mark.parametrize("content", ["{}", "{", '{"arms": 3}'])
-def test_no_config(place, content):
+@cases("{}", "{", '{"arms": 3}')
+def test_no_config(content, place):
     (place / "study" / "config.json").write_text(content)
     check(r"study: it holds no readable config.json", load_run, "study/only/seed0")
 
@@ -198,18 +192,15 @@ def test_a_run_of_a_script(script, federation):
     np.testing.assert_allclose(logits, run.predict(federation.test.inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (dict(model=None), "load_run: model None: expected Model"),
-        (dict(federation=None, model=None, algorithm=None), "simulate wrote this run; expected load_run.folder, "),
-        (dict(federation=lambda same: same.with_partition(same.owned_rows()[::-1])), "partition is .* there, .* here"),
-        (dict(model=lambda same: Model(nn.MLP(4, hidden=(6, 4)), (8, 8, 2))), r"hidden is \[6, 5\] there, \[6, 4\] "),
-        (dict(algorithm=lambda same: FedAvg(same.training)), "algorithm.methods.feddyn.* there, absent here"),
-        (dict(algorithm=lambda same: same.replace(training=LocalTraining(epochs=2))), "epochs is 1 there, 2 here"),
-    ],
+@cases(
+    (dict(model=None), "load_run: model None: expected Model"),
+    (dict(federation=None, model=None, algorithm=None), "simulate wrote this run; expected load_run.folder, "),
+    (dict(federation=lambda same: same.with_partition(same.owned_rows()[::-1])), "partition is .* there, .* here"),
+    (dict(model=lambda same: Model(nn.MLP(4, hidden=(6, 4)), (8, 8, 2))), r"hidden is \[6, 5\] there, \[6, 4\] "),
+    (dict(algorithm=lambda same: FedAvg(same.training)), "algorithm.methods.feddyn.* there, absent here"),
+    (dict(algorithm=lambda same: same.replace(training=LocalTraining(epochs=2))), "epochs is 1 there, 2 here"),
 )
-def test_a_run_of_a_script_needs_what_it_was_given(script, change, message):
+def test_a_run_of_a_script_needs_what_it_was_given(change, message, script):
     folder, given, _ = script
     given = given | {name: of and of(given[name]) for name, of in change.items()}
     check(message, load_run, folder, **given)

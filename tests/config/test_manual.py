@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import check
+from conftest import cases, check
 from unrendered import ROOT
 
 from experiments import launch
@@ -80,7 +80,7 @@ def test_the_page_of_all_keys_is_of_this_code():
     assert (ROOT / "docs/configs.md").read_text() == manual.as_markdown()
 
 
-@pytest.mark.parametrize("name", ["quickstart", "experiments/configs/quickstart.py"])
+@cases("quickstart", "experiments/configs/quickstart.py")
 def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in ([f"--config={name}"], ["--config", name]):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jaxlib
 import pytest
+from conftest import cases
 
 from fedjax_collapse.core import _jax_compat, compiler_bugs
 from fedjax_collapse.core._jax_compat import guard
@@ -54,14 +55,14 @@ def test_flags_in_a_file_stay(flags, tmp_path):
     assert flags(tmp_path / "none") == FLAG
 
 
-@pytest.mark.parametrize("version", ["0.10.0", "0.10.1", "0.12.1", "0.13.0"])
-def test_other_versions_are_left_alone(flags, version):
+@cases("0.10.0", "0.10.1", "0.12.1", "0.13.0")
+def test_other_versions_are_left_alone(version, flags):
     """Also those that are not out yet: one that does not know a flag ends the process."""
     assert flags("--xla_dump_to=/tmp", version) == "--xla_dump_to=/tmp" and flags(version=version) is None
 
 
-@pytest.mark.parametrize("version", ["0.10.2", "0.11.0", "0.11.2", "0.12.0", "0.12.0.1"])
-def test_versions_that_are_guarded(flags, version):
+@cases("0.10.2", "0.11.0", "0.11.2", "0.12.0", "0.12.0.1")
+def test_versions_that_are_guarded(version, flags):
     assert flags(version=version) == FLAG
 
 
@@ -101,7 +102,7 @@ print(*(name for name, is_right in compiler_bugs.PROGRAMS.items() if not ({is_la
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_late", [False, True])
+@cases(False, True)
 @pytest.mark.long
 def test_the_library_guards_itself_or_says_that_it_is_too_late(is_late):
     """In a fresh process, where all programs are right before JAX has started, and there is one warning after it."""

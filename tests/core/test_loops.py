@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, cases
 
 from fedjax_collapse.core.loops import differing_with, repeat, repeat_for_all
 
@@ -38,7 +38,7 @@ def test_a_loop_in_a_loop_is_batched_once(repeat_epochs):
     assert jax.vmap(jax.vmap(of_client))(runs).tolist() == [expected, expected[::-1]]
 
 
-@pytest.mark.parametrize(("repeat_epochs", "chooses"), [(repeat, True), (repeat_for_all, False)])
+@cases((repeat, True), (repeat_for_all, False))
 def test_no_carry_is_kept_for_clients_that_have_ended(repeat_epochs, chooses):
     """Also where runs are batched around their clients."""
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from PIL import Image
 from reference.images import FACTORS, reference_operation, torchvision_magnitudes
 
@@ -124,11 +124,8 @@ def test_the_policy_agrees_with_a_loop_over_images(images, rule):
     assert 10 < changed < 40
 
 
-@pytest.mark.parametrize(
-    ("options", "padding", "shape"),
-    [({}, 4, (HEIGHT, WIDTH)), (dict(mode="reflect"), 4, (HEIGHT, WIDTH)), (dict(padding=0, size=16), 0, (16, 16))],
-)
-def test_crops_are_all_slices_of_the_padded_image(images, options, padding, shape):
+@cases(({}, 4, (HEIGHT, WIDTH)), (dict(mode="reflect"), 4, (HEIGHT, WIDTH)), (dict(padding=0, size=16), 0, (16, 16)))
+def test_crops_are_all_slices_of_the_padded_image(options, padding, shape, images):
     keys = jax.random.split(jax.random.key(0), 1000)
     padded = np.pad(images[2], (*[(padding, padding)] * 2, (0, 0)), options.get("mode", "constant"))
     slices = np.lib.stride_tricks.sliding_window_view(padded, shape, (0, 1)).transpose(0, 1, 3, 4, 2)
@@ -214,8 +211,8 @@ def test_hue_agrees_with_pillow(images):
     np.testing.assert_array_equal(turn(colours[..., :1], 0.3), colours[..., :1])
 
 
-@pytest.mark.parametrize("hue", [0.0, 0.25])
-def test_jitter_is_three_or_four_changes_in_any_order(images, hue):
+@cases(0.0, 0.25)
+def test_jitter_is_three_or_four_changes_in_any_order(hue, images):
     """Without a strength it changes nothing."""
     np.testing.assert_array_equal(
         np.asarray(mapped(augment.jitter)(images, jax.random.split(jax.random.key(0), 5))), images
@@ -289,16 +286,13 @@ def test_every_preset_keeps_shape_and_range_but_that_of_isic(images):
     assert augment.preset("none")(images, None) is images
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: augment.output_shape(augment.auto_augment, (8, 8, 4)), "images of 4 channels: .* expects 1"),
-        (lambda: augment.preset("cifar"), "augmentation 'cifar': expected one of none, feddecorr_cifar10"),
-        (lambda: augment.crop(jnp.zeros((8, 8, 1)), None, mode="zero"), "crop mode 'zero': expected one of constant"),
-        (lambda: augment.output_shape(augment.preset("flamby_isic2019"), (224, 199, 3)), "199 .* at least 200 x 200"),
-        (lambda: augment.jitter(jnp.zeros((8, 8, 3)), None, hue=0.6), "jitter hue 0.6: expected a part"),
-        (lambda: augment.auto_augment(jnp.zeros((8, 8, 3)), None, "timm"), "rule 'timm': expected one of feddecorr, "),
-    ],
+@cases(
+    (lambda: augment.output_shape(augment.auto_augment, (8, 8, 4)), "images of 4 channels: .* expects 1"),
+    (lambda: augment.preset("cifar"), "augmentation 'cifar': expected one of none, feddecorr_cifar10"),
+    (lambda: augment.crop(jnp.zeros((8, 8, 1)), None, mode="zero"), "crop mode 'zero': expected one of constant"),
+    (lambda: augment.output_shape(augment.preset("flamby_isic2019"), (224, 199, 3)), "199 .* at least 200 x 200"),
+    (lambda: augment.jitter(jnp.zeros((8, 8, 3)), None, hue=0.6), "jitter hue 0.6: expected a part"),
+    (lambda: augment.auto_augment(jnp.zeros((8, 8, 3)), None, "timm"), "rule 'timm': expected one of feddecorr, "),
 )
 def test_wrong_names_are_explained(call, message):
     check(message, call)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check, one_line
+from conftest import cases, check, one_line
 from small_data import NAMES, draw, encode, save_classes, save_image, save_parquet, save_parts
 
 from fedjax_collapse import Domains, Federation, partition, sources
@@ -33,42 +33,39 @@ def as_nobody():
             os.seteuid(0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(labels=[0, 1, 0]), "4 images but 3 labels"),
-        (dict(labels=np.arange(4) - 1), r"train labels: expected .*, got int64 \(4,\) from -1"),
-        (dict(images=np.zeros((8, 8))), "expected .examples, height, width"),
-        (dict(images=np.where(np.eye(8)[None].repeat(4, 0), 0.5, np.nan)), "train images: NaN"),
-        (dict(test_images=np.zeros((4, 6, 8, 1))), r"training inputs are \(8, 8, 1\), test inputs \(6, 8, 1\)"),
-        (dict(partition=[np.arange(5)]), "outside the 4 examples"),
-        (dict(partition=[[0, 1, 2, 3], []]), "every client needs at least one example"),
-        (dict(capacity=1), "capacity 1 is less than the 2"),
-        (dict(class_names=("a",)), "label 1 has no name"),
-        (dict(storage="disk"), "storage 'disk': expected one of device, host"),
-        (dict(images=np.zeros((4, 1, 8, 9))), r"train images: shape \[4, 1, 8, 9\] is 1 high .*moveaxis"),
-        (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
-        (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
-        (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
-        # numbers that 32 bits do not have
-        (dict(test_labels=np.array([0, 0, 1, 2**63], np.uint64)), "test labels: 9223372036854775808 does not fit"),
-        (dict(labels=[0, 1, 0, 10**9]), "data: label 1000000000 would make 1000000001 classes of 8 .*class_names"),
-        (dict(images=np.full((4, 8, 8), 1e300)), r"train images: 1e\+300 does not fit into float32; scale"),
-        (dict(images=np.full((4, 8, 8), 2**24 + 1)), "train images: 16777217 is more than float32 can count to"),
-        (dict(images=np.ma.masked_equal(np.eye(8)[None].repeat(4, 0), 0)), "train images: some values are masked"),
-        (dict(images=[[1, 2], [3]]), "train images: list is no array"),
-        (dict(images=np.full((4, 8, 8), 3e38), mean=-3e38), "train inputs: values of .* do not fit into float32"),
-        (dict(std=1e-39), "train inputs: values of 0 to 1 minus the mean over the std do not fit into float32"),
-        (dict(std=1e-50), "data: mean 0.0 and std 0.0; expected"),
-        # what is no partition
-        (dict(partition=None), "partition: NoneType, expected for each client the indices of its examples"),
-        (dict(capacity=-1), "federation: capacity -1 is too small"),
-        (dict(capacity=10**9), "federation: capacity 1000000000 is more than a client can own of 4 examples"),
-        # domains
-        (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
-        (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
-        (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected each exactly"),
-    ],
+@cases(
+    (dict(labels=[0, 1, 0]), "4 images but 3 labels"),
+    (dict(labels=np.arange(4) - 1), r"train labels: expected .*, got int64 \(4,\) from -1"),
+    (dict(images=np.zeros((8, 8))), "expected .examples, height, width"),
+    (dict(images=np.where(np.eye(8)[None].repeat(4, 0), 0.5, np.nan)), "train images: NaN"),
+    (dict(test_images=np.zeros((4, 6, 8, 1))), r"training inputs are \(8, 8, 1\), test inputs \(6, 8, 1\)"),
+    (dict(partition=[np.arange(5)]), "outside the 4 examples"),
+    (dict(partition=[[0, 1, 2, 3], []]), "every client needs at least one example"),
+    (dict(capacity=1), "capacity 1 is less than the 2"),
+    (dict(class_names=("a",)), "label 1 has no name"),
+    (dict(storage="disk"), "storage 'disk': expected one of device, host"),
+    (dict(images=np.zeros((4, 1, 8, 9))), r"train images: shape \[4, 1, 8, 9\] is 1 high .*moveaxis"),
+    (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
+    (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
+    (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
+    # numbers that 32 bits do not have
+    (dict(test_labels=np.array([0, 0, 1, 2**63], np.uint64)), "test labels: 9223372036854775808 does not fit"),
+    (dict(labels=[0, 1, 0, 10**9]), "data: label 1000000000 would make 1000000001 classes of 8 .*class_names"),
+    (dict(images=np.full((4, 8, 8), 1e300)), r"train images: 1e\+300 does not fit into float32; scale"),
+    (dict(images=np.full((4, 8, 8), 2**24 + 1)), "train images: 16777217 is more than float32 can count to"),
+    (dict(images=np.ma.masked_equal(np.eye(8)[None].repeat(4, 0), 0)), "train images: some values are masked"),
+    (dict(images=[[1, 2], [3]]), "train images: list is no array"),
+    (dict(images=np.full((4, 8, 8), 3e38), mean=-3e38), "train inputs: values of .* do not fit into float32"),
+    (dict(std=1e-39), "train inputs: values of 0 to 1 minus the mean over the std do not fit into float32"),
+    (dict(std=1e-50), "data: mean 0.0 and std 0.0; expected"),
+    # what is no partition
+    (dict(partition=None), "partition: NoneType, expected for each client the indices of its examples"),
+    (dict(capacity=-1), "federation: capacity -1 is too small"),
+    (dict(capacity=10**9), "federation: capacity 1000000000 is more than a client can own of 4 examples"),
+    # domains
+    (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
+    (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
+    (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected each exactly"),
 )
 def test_arrays_that_are_no_data(changes, message):
     images, labels = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4) % 2
@@ -77,13 +74,10 @@ def test_arrays_that_are_no_data(changes, message):
     check(message, Federation.from_arrays, **{**data, **changes})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(inputs=np.array([[2**64 - 1], [0]], np.uint64)), "train inputs: 18446744073709551615 does not fit"),
-        (dict(inputs=3), r"train data: inputs \(\) and labels \(2,\), expected one of each example"),
-        (dict(labels=[0, 3], class_names=("a", "b")), "data: label 3 has no name among 2 class names"),
-    ],
+@cases(
+    (dict(inputs=np.array([[2**64 - 1], [0]], np.uint64)), "train inputs: 18446744073709551615 does not fit"),
+    (dict(inputs=3), r"train data: inputs \(\) and labels \(2,\), expected one of each example"),
+    (dict(labels=[0, 3], class_names=("a", "b")), "data: label 3 has no name among 2 class names"),
 )
 def test_inputs_that_are_no_data(changes, message):
     data = dict(inputs=np.zeros((2, 1), int), labels=[0, 1], test_inputs=np.zeros((2, 1), int), test_labels=[0, 1])
@@ -138,17 +132,14 @@ def test_wrong_layouts(root, tmp_path):
     check("ant: 3 images, of which 3 should be for the test; lower", sources.folder, tmp_path / "pacs", **options)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("train", "Training", "test"), "named like parts: Training, train; expected train, test and val"),
-        (("train", "test", "train_extra"), "named like parts: train_extra"),
-        (("train", "test-easy", "test-hard"), "named like parts: test-easy, test-hard"),
-        (("test", "ant"), "has test, expected train next to test or val"),
-        (("val", "test"), "has test, val, expected train"),
-    ],
+@cases(
+    (("train", "Training", "test"), "named like parts: Training, train; expected train, test and val"),
+    (("train", "test", "train_extra"), "named like parts: train_extra"),
+    (("train", "test-easy", "test-hard"), "named like parts: test-easy, test-hard"),
+    (("test", "ant"), "has test, expected train next to test or val"),
+    (("val", "test"), "has test, val, expected train"),
 )
-def test_folders_like_parts_that_are_not_understood(tmp_path, names, message):
+def test_folders_like_parts_that_are_not_understood(names, message, tmp_path):
     for name in names:
         save_classes(tmp_path / "data" / name, *draw(8, (8, 8, 3)))
     check(message, sources.folder, tmp_path / "data")
@@ -164,16 +155,13 @@ def test_wrong_options(root):
         check(message, sources.folder, root, **options)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda file: file.write_bytes(file.read_bytes()[:-60]), "9.png: cannot be read as an image .*remove"),
-        (lambda file: file.rename(file.with_suffix(".heic")), "9.heic: no image by its name, expected .png.*convert"),
-        (lambda file: (file.unlink(), file.symlink_to("gone.png")), r"9.png: cannot .*\(No such file or directory\)"),
-        (lambda file: save_image(file, draw(1, (8, 12, 3))[0][0]), "9.png: 12 x 8 pixels, but .*0.* has 8 x 8; set"),
-    ],
+@cases(
+    (lambda file: file.write_bytes(file.read_bytes()[:-60]), "9.png: cannot be read as an image .*remove"),
+    (lambda file: file.rename(file.with_suffix(".heic")), "9.heic: no image by its name, expected .png.*convert"),
+    (lambda file: (file.unlink(), file.symlink_to("gone.png")), r"9.png: cannot .*\(No such file or directory\)"),
+    (lambda file: save_image(file, draw(1, (8, 12, 3))[0][0]), "9.png: 12 x 8 pixels, but .*0.* has 8 x 8; set"),
 )
-def test_a_wrong_image_in_a_class_folder(root, damage, message):
+def test_a_wrong_image_in_a_class_folder(damage, message, root):
     file = root / "test" / "dog" / "9.png"
     save_image(file, draw(1, (8, 8, 3))[0][0])
     assert len(sources.folder(str(root)).test_images) == 9
@@ -288,29 +276,26 @@ FEATURES = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_labels=LABELS)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(images=IMAGES / 255), r"images are float64\[12, 8, 8, 3\] for 12 labels of int64; expected uint8"),
-        (dict(images=IMAGES[:5]), r"uint8\[5, 8, 8, 3\] for 12 labels"),
-        (dict(images=np.zeros((12, 3, 8, 8), np.uint8)), r"shape \[12, 3, 8, 8\] is 3 high .*channels_first=True"),
-        (dict(labels=np.eye(4, dtype=int)[LABELS]), "for 48 labels of int64; expected uint8"),
-        (dict(labels=LABELS - 1), "training labels are -1 to 2 for 12 examples; correct them"),
-        (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),
-        (dict(class_names=np.array(NAMES[:3])), "labels are 0 to 3, but there are 3 names"),
-        (dict(test_images=IMAGES[:, :6]), r"training images are \(8, 8, 3\), test images \(6, 8, 3\)"),
-        (dict(domains=LABELS), "holds domains; expected all of domains, test_domains"),
-        (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
-        (dict(images=None), "holds labels, test_images, test_labels; expected images, labels"),
-        (dict(features=IMAGES), r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32"),
-        (dict(test_features=FEATURES[:, :4]), r"training features are \(5,\), test features \(4,\); expected the same"),
-        (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
-        (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
-        (dict(owners=LABELS, client_names=np.array(NAMES[:2])), "owners are 0 to 3, but there are 2 names for them"),
-        (dict(features=None), "holds labels, test_features, test_labels; expected features, labels"),
-    ],
+@cases(
+    (dict(images=IMAGES / 255), r"images are float64\[12, 8, 8, 3\] for 12 labels of int64; expected uint8"),
+    (dict(images=IMAGES[:5]), r"uint8\[5, 8, 8, 3\] for 12 labels"),
+    (dict(images=np.zeros((12, 3, 8, 8), np.uint8)), r"shape \[12, 3, 8, 8\] is 3 high .*channels_first=True"),
+    (dict(labels=np.eye(4, dtype=int)[LABELS]), "for 48 labels of int64; expected uint8"),
+    (dict(labels=LABELS - 1), "training labels are -1 to 2 for 12 examples; correct them"),
+    (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),
+    (dict(class_names=np.array(NAMES[:3])), "labels are 0 to 3, but there are 3 names"),
+    (dict(test_images=IMAGES[:, :6]), r"training images are \(8, 8, 3\), test images \(6, 8, 3\)"),
+    (dict(domains=LABELS), "holds domains; expected all of domains, test_domains"),
+    (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
+    (dict(images=None), "holds labels, test_images, test_labels; expected images, labels"),
+    (dict(features=IMAGES), r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32"),
+    (dict(test_features=FEATURES[:, :4]), r"training features are \(5,\), test features \(4,\); expected the same"),
+    (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
+    (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
+    (dict(owners=LABELS, client_names=np.array(NAMES[:2])), "owners are 0 to 3, but there are 2 names for them"),
+    (dict(features=None), "holds labels, test_features, test_labels; expected features, labels"),
 )
-def test_wrong_arrays_in_a_file_of_images_or_features(tmp_path, changes, message):
+def test_wrong_arrays_in_a_file_of_images_or_features(changes, message, tmp_path):
     path, is_of_features = tmp_path / "data.npz", any(name in message for name in ("features", "owners"))
     arrays = (EXTRACTED if is_of_features else WHOLE) | changes
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
@@ -397,14 +382,11 @@ def test_labels_of_a_source_made_by_hand():
     check("test data: label 3 has no name", Federation.from_source, wrong, [[0, 1, 2], [3, 4, 5]])
 
 
-@pytest.mark.parametrize(
-    ("task", "labels", "message"),
-    [
-        ("next_word", [[1, 3]], "client 'a' data: label 3 has no name among 3 class names"),
-        ("next_word", [[-1, 2]], "client 'a' data: label -1 has no name"),
-        ("multi_label", [[0, 1]], r"client 'a' labels: shape \(1, 2\) from 0 to 1, expected .* of the 3 class names"),
-    ],
+@cases(
+    ("next_word", [[1, 3]], "client 'a' data: label 3 has no name among 3 class names"),
+    ("next_word", [[-1, 2]], "client 'a' data: label -1 has no name"),
+    ("multi_label", [[0, 1]], r"client 'a' labels: shape \(1, 2\) from 0 to 1, expected .* of the 3 class names"),
 )
-def test_labels_of_a_store(tmp_path, task, labels, message):
+def test_labels_of_a_store(task, labels, message, tmp_path):
     with one_line(message), StoreWriter(tmp_path / "s", ("a", "b", "c"), task=task) as store:
         store.add("a", np.ones((1, 2), int), np.array(labels))

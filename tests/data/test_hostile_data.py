@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check
+from conftest import cases, check
 from natural_data import example, leaf, pfl, tff, tff_hdf5
 from PIL import Image
 from small_data import draw, header, save_arrow, save_classes, save_image, save_npz, save_parquet, save_parts
@@ -105,20 +105,17 @@ def test_names_in_annotations_and_split_files(tmp_path, images):
     check("split: cannot be read .*expected FLamby's train_test_", sources.isic2019, root, tmp_path / "split")
 
 
-@pytest.mark.parametrize(
-    ("put", "message"),
-    [
-        (lambda group: group.__setitem__("y", h5py.ExternalLink("other.h5", "/y")), "y is a link, expected"),
-        (lambda group: group.__setitem__("y", h5py.SoftLink("/examples")), "y is a link, expected"),
-        (lambda group: group.create_dataset("y", (2,), "i8", external=[("/etc/hostname", 0, 16)]), "numbers or texts"),
-        (lambda group: group.create_virtual_dataset("y", virtual_layout("other.h5")), "y is not a dataset of numbers"),
-        (lambda group: group.create_dataset("y", (10**9,), "i8", chunks=(1000,), compression="gzip"), "bytes declares"),
-        (lambda group: group.create_dataset("y", (10**9, 0), "i8"), "bytes declares"),
-        (lambda group: group.create_dataset("y", (2,), "i8", chunks=(2**28,), maxshape=(None,)), "y has chunks of"),
-        (lambda group: group.create_group("y"), "y is a group"),
-    ],
+@cases(
+    (lambda group: group.__setitem__("y", h5py.ExternalLink("other.h5", "/y")), "y is a link, expected"),
+    (lambda group: group.__setitem__("y", h5py.SoftLink("/examples")), "y is a link, expected"),
+    (lambda group: group.create_dataset("y", (2,), "i8", external=[("/etc/hostname", 0, 16)]), "numbers or texts"),
+    (lambda group: group.create_virtual_dataset("y", virtual_layout("other.h5")), "y is not a dataset of numbers"),
+    (lambda group: group.create_dataset("y", (10**9,), "i8", chunks=(1000,), compression="gzip"), "bytes declares"),
+    (lambda group: group.create_dataset("y", (10**9, 0), "i8"), "bytes declares"),
+    (lambda group: group.create_dataset("y", (2,), "i8", chunks=(2**28,), maxshape=(None,)), "y has chunks of"),
+    (lambda group: group.create_group("y"), "y is a group"),
 )
-def test_datasets_of_hdf5_that_are_elsewhere_or_too_large(tmp_path, put, message):
+def test_datasets_of_hdf5_that_are_elsewhere_or_too_large(put, message, tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["y"] = [0, 1]
     files = [tmp_path / "train.h5", tmp_path / "test.h5"]
@@ -273,16 +270,13 @@ def test_texts_with_many_brackets_are_read(tmp_path):
     assert len(sources.texts(str(tmp_path / "texts.jsonl"), test_fraction=0.5).labels) == 5
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE VIEW examples AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
-        "SELECT 'train' split_name, i client_id, x'00' serialized_example_proto, i rowid FROM n",
-        "CREATE TABLE examples (split_name, client_id, serialized_example_proto AS (zeroblob(1000000000)))",
-        "CREATE VIRTUAL TABLE examples USING fts5(split_name, client_id, serialized_example_proto)",
-    ],
+@cases(
+    "CREATE VIEW examples AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "SELECT 'train' split_name, i client_id, x'00' serialized_example_proto, i rowid FROM n",
+    "CREATE TABLE examples (split_name, client_id, serialized_example_proto AS (zeroblob(1000000000)))",
+    "CREATE VIRTUAL TABLE examples USING fts5(split_name, client_id, serialized_example_proto)",
 )
-def test_databases_that_compute_what_is_read(tmp_path, statement):
+def test_databases_that_compute_what_is_read(statement, tmp_path):
     file = tff(tmp_path / "data.sqlite", train=[("u", example(label=[0]))])
     with sqlite3.connect(file) as database:
         database.execute("ALTER TABLE examples RENAME TO others")

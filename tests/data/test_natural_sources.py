@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check
+from conftest import cases, check
 from natural_data import example, flair, leaf, pfl, question, tff, tff_hdf5
 from small_data import assert_fields, draw
 
@@ -281,8 +281,8 @@ def test_femnist_of_leaf(tmp_path):
     assert images.dtype == np.float32 and images[-1, 0, 0, 0] == np.float32(0.0255)
 
 
-@pytest.mark.parametrize(("width", "low"), [(60, 0.0), (784, -0.42), (60, -3.0)])
-def test_rows_of_numbers_are_features(tmp_path, width, low):
+@cases((60, 0.0), (784, -0.42), (60, -3.0))
+def test_rows_of_numbers_are_features(width, low, tmp_path):
     """LEAF's synthetic data, and FedProx's MNIST, whose rows could be images but are not of 0 to 1."""
     rng = np.random.default_rng(0)
     rows = np.round(rng.uniform(low, 1, (6, width)), 3)

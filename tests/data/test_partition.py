@@ -5,8 +5,7 @@ import hashlib
 import json
 
 import numpy as np
-import pytest
-from conftest import check
+from conftest import cases, check
 from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
@@ -179,22 +178,19 @@ def test_a_file_of_named_or_numbered_clients_and_of_repeated_rows(tmp_path):
     assert [part.tolist() for part in partition.from_file(CLASSES, 12, path)] == [[client] for client in range(12)]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"0": [0], "2": [1]}', "keys 0, 2: expected the clients' numbers 0 to 1, each once"),
-        ('{"0": [0], "ward": [1]}', "keys 0, ward: expected"),
-        ('{"0": [0], "0": [1]}', "key '0' is there more than once"),
-        ('{"ward": [0], "home": []}', "client home: expected a list of at least one row"),
-        ("[[0, 1], [1, 2]]", "row 1 is listed more than once"),
-        ("[[0, 1], [2, 1000]]", "rows 0 to 1000 are not all among the 1000 examples"),
-        ("[[0, 1], [0.5]]", "client 1: expected a list of at least one row"),
-        ("[[0, 1], [2], [3]]", "2 clients but 3 in"),
-        ("[[0, 1]", "expected a JSON list"),
-        (None, "cannot be read \\(No such file or directory\\); .*give the path of a partition file"),
-    ],
+@cases(
+    ('{"0": [0], "2": [1]}', "keys 0, 2: expected the clients' numbers 0 to 1, each once"),
+    ('{"0": [0], "ward": [1]}', "keys 0, ward: expected"),
+    ('{"0": [0], "0": [1]}', "key '0' is there more than once"),
+    ('{"ward": [0], "home": []}', "client home: expected a list of at least one row"),
+    ("[[0, 1], [1, 2]]", "row 1 is listed more than once"),
+    ("[[0, 1], [2, 1000]]", "rows 0 to 1000 are not all among the 1000 examples"),
+    ("[[0, 1], [0.5]]", "client 1: expected a list of at least one row"),
+    ("[[0, 1], [2], [3]]", "2 clients but 3 in"),
+    ("[[0, 1]", "expected a JSON list"),
+    (None, "cannot be read \\(No such file or directory\\); .*give the path of a partition file"),
 )
-def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):
+def test_a_wrong_file_of_indices_is_explained(content, message, tmp_path):
     path = tmp_path / "parts.json"
     if content is not None:
         path.write_text(content)
@@ -211,34 +207,31 @@ LABELS = np.repeat(np.arange(10), 500)
 FINE = np.repeat(np.arange(100), 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "arguments", "message"),
-    [
-        ("dirichlet", LABELS, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
-        ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
-        ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
-        ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
-        ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
-        ("pathological", FINE, dict(num_clients=10, classes_per_client=3), "room for 30 of 100 classes; use at least"),
-        ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
-        ("pathological", FINE, dict(num_clients=9, classes_per_client=101), "101 classes per client, expected 1 to"),
-        ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "'shard': expected one of"),
-        ("pathological", FINE, dict(num_clients=10, classes_per_client=11, method="niid"), "use method='balanced'"),
-        ("pathological", FINE, dict(num_clients=10, classes_per_client=51, method="shards"), "expected 1 to 50 shards"),
-        ("partially_disjoint", FINE, dict(num_clients=9, classes_per_client=0), "0 classes per client, expected 1"),
-        ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS), "4 clients but 3 domains; use clients=3"),
-        ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS[1:]), "1000 examples need as many domains"),
-        ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=0.001), "truncation 0.001 needs 1000"),
-        ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS + (DOMAINS > 0)), "leave a client without any"),
-        ("pfllib_dir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=9), "no draw of 9 .*; raise alpha, lower"),
-        ("pfllib_pat", CLASSES, dict(num_clients=7), r"classes 8 to 9 find no client .* \(7 \* 2\) a multiple"),
-        ("pfllib_pat", CLASSES, dict(num_clients=3), "room for 6 of 10 classes; use at least"),
-        ("pfllib_pat", CLASSES, dict(num_clients=900), "class 0 has 100 examples for 180 clients that take at least 1"),
-        ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=30), "no draw of 30 gave each of 20"),
-        ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=1.0, classes_per_client=11), "11 classes per client, exp"),
-        ("given", CLASSES, dict(num_clients=3, owners=np.arange(1000) % 2), "3 clients but 2 in the data; use"),
-        ("given", CLASSES, dict(num_clients=2, owners=np.arange(9) % 2), "1000 examples need as many owners"),
-    ],
+@cases(
+    ("dirichlet", LABELS, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
+    ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
+    ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
+    ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
+    ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
+    ("pathological", FINE, dict(num_clients=10, classes_per_client=3), "room for 30 of 100 classes; use at least"),
+    ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
+    ("pathological", FINE, dict(num_clients=9, classes_per_client=101), "101 classes per client, expected 1 to"),
+    ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "'shard': expected one of"),
+    ("pathological", FINE, dict(num_clients=10, classes_per_client=11, method="niid"), "use method='balanced'"),
+    ("pathological", FINE, dict(num_clients=10, classes_per_client=51, method="shards"), "expected 1 to 50 shards"),
+    ("partially_disjoint", FINE, dict(num_clients=9, classes_per_client=0), "0 classes per client, expected 1"),
+    ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS), "4 clients but 3 domains; use clients=3"),
+    ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS[1:]), "1000 examples need as many domains"),
+    ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=0.001), "truncation 0.001 needs 1000"),
+    ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS + (DOMAINS > 0)), "leave a client without any"),
+    ("pfllib_dir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=9), "no draw of 9 .*; raise alpha, lower"),
+    ("pfllib_pat", CLASSES, dict(num_clients=7), r"classes 8 to 9 find no client .* \(7 \* 2\) a multiple"),
+    ("pfllib_pat", CLASSES, dict(num_clients=3), "room for 6 of 10 classes; use at least"),
+    ("pfllib_pat", CLASSES, dict(num_clients=900), "class 0 has 100 examples for 180 clients that take at least 1"),
+    ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=0.01, max_tries=30), "no draw of 30 gave each of 20"),
+    ("pfllib_exdir", CLASSES, dict(num_clients=20, alpha=1.0, classes_per_client=11), "11 classes per client, exp"),
+    ("given", CLASSES, dict(num_clients=3, owners=np.arange(1000) % 2), "3 clients but 2 in the data; use"),
+    ("given", CLASSES, dict(num_clients=2, owners=np.arange(9) % 2), "1000 examples need as many owners"),
 )
 def test_impossible_requests_are_explained(name, labels, arguments, message):
     check(message, getattr(partition, name), labels, **arguments)

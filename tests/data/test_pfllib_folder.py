@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from small_data import assert_fields, draw, header, save_npz
 from small_studies import BASE, error_of, write_config
 
@@ -132,7 +132,7 @@ def test_no_pickle_runs_code(tmp_path, capsys):
     assert "ran code" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
+@cases(2, 3, 4)
 def test_arrays_are_read_as_they_were_pickled(protocol):
     """In any order of memory and of bytes, empty, of one number, the same one twice, and beside other values."""
     rng = np.random.default_rng(0)

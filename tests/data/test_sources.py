@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import check
+from conftest import cases, check
 from PIL import Image
 from small_data import NAMES, assert_parts, assert_same, draw, save_classes, save_image, save_parquet, save_parts
 
@@ -18,21 +18,18 @@ from fedjax_collapse import Federation, partition, sources
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.mark.parametrize(
-    ("mode", "colour", "expected"),
-    [
-        ("1", 1, [255]),
-        ("L", 200, [200]),
-        ("LA", (200, 0), [200]),  # transparency is dropped, as by torchvision
-        ("I;16", 0x9C01, [0x9B]),  # of 65535
-        ("I", 0x9C01, [0x9B]),
-        ("P", 7, [7, 14, 21]),
-        ("RGB", (1, 2, 3), [1, 2, 3]),
-        ("RGBA", (1, 2, 3, 0), [1, 2, 3]),
-        ("CMYK", (255, 0, 0, 0), [0, 255, 255]),
-    ],
+@cases(
+    ("1", 1, [255]),
+    ("L", 200, [200]),
+    ("LA", (200, 0), [200]),  # transparency is dropped, as by torchvision
+    ("I;16", 0x9C01, [0x9B]),  # of 65535
+    ("I", 0x9C01, [0x9B]),
+    ("P", 7, [7, 14, 21]),
+    ("RGB", (1, 2, 3), [1, 2, 3]),
+    ("RGBA", (1, 2, 3, 0), [1, 2, 3]),
+    ("CMYK", (255, 0, 0, 0), [0, 255, 255]),
 )
-def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mode, colour, expected):
+def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(mode, colour, expected, tmp_path):
     image = Image.new(mode, (8, 8), colour)
     image.putpixel((0, 0), 0 if isinstance(colour, int) else (0,) * len(colour))
     options = {}
@@ -48,8 +45,8 @@ def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mo
     assert colours.shape == (2, 8, 8, 3) and np.all(colours[:, 1:] == expected)
 
 
-@pytest.mark.parametrize("kind", ["I;16", "I", "F"])
-def test_grey_levels_beyond_8_bits_need_a_scale(tmp_path, kind):
+@cases("I;16", "I", "F")
+def test_grey_levels_beyond_8_bits_need_a_scale(kind, tmp_path):
     """A number, or the largest of the training part, which is all that later images are compared with."""
     levels = {"train/ant": (0, 95, 190), "train/bee": (0, 0, 10), "test/ant": (0, 95, 240), "test/bee": (0, 0, 0)}
     for folder, own in levels.items():
@@ -102,8 +99,8 @@ def test_images_of_one_colour_each_are_an_error(tmp_path):
     assert sources.npz(tmp_path / "data.npz").images.max() == 8
 
 
-@pytest.mark.parametrize("source", ["folder", "parquet", "arrow", "csv"])
-def test_orientation_is_applied_by_every_reader(tmp_path, source):
+@cases("folder", "parquet", "arrow", "csv")
+def test_orientation_is_applied_by_every_reader(source, tmp_path):
     """As Hugging Face does: 6 is a camera held upright, of which the file has the rows from right to left."""
     images, labels = draw(8, (6, 8, 3))
     exif = Image.Exif()
@@ -131,8 +128,8 @@ def test_orientation_is_applied_by_every_reader(tmp_path, source):
     assert_parts(read, (turned, labels), (turned, labels))
 
 
-@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid")])
-def test_names_of_parts_are_known_in_any_capitals(tmp_path, train, test):
+@cases(("Training", "Testing"), ("TRAIN", "Test"), ("training", "valid"))
+def test_names_of_parts_are_known_in_any_capitals(train, test, tmp_path):
     """And a class that is named like a part stays a class inside one."""
     examples, tested = draw(16, (9, 7, 3)), draw(8, (9, 7, 3), seed=1)
     save_classes(tmp_path / "data" / train, *examples)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_studies
-from conftest import check
+from conftest import cases, check
 from small_data import assert_parts
 from small_studies import write_config
 from standard_data import CLASSES, SHAPES, draw, python2_pickle, save_hugging_face, save_tfds, save_torchvision
@@ -145,27 +145,24 @@ CIFAR10, FASHION = "cifar-10-batches-py", "FashionMNIST/raw/train-images-idx3-ub
 IMAGES = np.zeros((2, 3072), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "damage", "message"),
-    [
-        ("cifar10", f"{CIFAR10}/data_batch_3", Path.unlink, r"data_batch_3: cannot be read \(No such file"),
-        ("cifar10", f"{CIFAR10}/data_batch_3", damaged(lambda old: old[:-99]), "data_batch_3: cannot be read"),
-        ("cifar10", f"{CIFAR10}/test_batch", damaged(lambda old: pickle.dumps(print)), "it holds builtins.print, and"),
-        ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES, labels=[1]), r"uint8\[2, 32, 32, 3\], labels"),
-        ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(labels=[1]), "data of shape"),
-        ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES[:1], labels=[10]), "label 10 is not among"),
-        ("fashion_mnist", FASHION, damaged(lambda old: old[:-1]), "train-images.*cannot reshape"),
-        ("fashion_mnist", FASHION, damaged(lambda old: b"<html>"), "it begins with 3c68746d, exp"),
-        ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),
-        ("stl10", "stl10_binary/test_y.bin", damaged(lambda old: b"\0" + old[1:]), "test_X.bin, image 0: label -1"),
-        ("svhn", "test_32x32.mat", damaged(lambda old: old[:200]), "test_32x32.mat: "),
-        ("cifar10", f"{CIFAR10}/data_batch_2", as_pipe, "data_batch_2: it is neither a file nor a folder"),
-        ("mnist", "MNIST/raw/t10k-images-idx3-ubyte.gz", as_pipe, "ubyte.gz: it is neither a file nor a folder"),
-        ("svhn", "test_32x32.mat", as_pipe, "test_32x32.mat: it is neither a file nor a folder"),
-        ("svhn", "train_32x32.mat", damaged(lambda old: b"<html>" * 99), "train_32x32.mat: cannot be read"),
-    ],
+@cases(
+    ("cifar10", f"{CIFAR10}/data_batch_3", Path.unlink, r"data_batch_3: cannot be read \(No such file"),
+    ("cifar10", f"{CIFAR10}/data_batch_3", damaged(lambda old: old[:-99]), "data_batch_3: cannot be read"),
+    ("cifar10", f"{CIFAR10}/test_batch", damaged(lambda old: pickle.dumps(print)), "it holds builtins.print, and"),
+    ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES, labels=[1]), r"uint8\[2, 32, 32, 3\], labels"),
+    ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(labels=[1]), "data of shape"),
+    ("cifar10", f"{CIFAR10}/test_batch", cifar10_batch(data=IMAGES[:1], labels=[10]), "label 10 is not among"),
+    ("fashion_mnist", FASHION, damaged(lambda old: old[:-1]), "train-images.*cannot reshape"),
+    ("fashion_mnist", FASHION, damaged(lambda old: b"<html>"), "it begins with 3c68746d, exp"),
+    ("stl10", "stl10_binary/train_X.bin", damaged(lambda old: old[:-1]), "train_X.bin: cannot be read"),
+    ("stl10", "stl10_binary/test_y.bin", damaged(lambda old: b"\0" + old[1:]), "test_X.bin, image 0: label -1"),
+    ("svhn", "test_32x32.mat", damaged(lambda old: old[:200]), "test_32x32.mat: "),
+    ("cifar10", f"{CIFAR10}/data_batch_2", as_pipe, "data_batch_2: it is neither a file nor a folder"),
+    ("mnist", "MNIST/raw/t10k-images-idx3-ubyte.gz", as_pipe, "ubyte.gz: it is neither a file nor a folder"),
+    ("svhn", "test_32x32.mat", as_pipe, "test_32x32.mat: it is neither a file nor a folder"),
+    ("svhn", "train_32x32.mat", damaged(lambda old: b"<html>" * 99), "train_32x32.mat: cannot be read"),
 )
-def test_a_damaged_file_is_named(tmp_path, name, file, damage, message):
+def test_a_damaged_file_is_named(name, file, damage, message, tmp_path):
     save_torchvision(name, tmp_path, draw(name))
     damage(tmp_path / file)
     ends = "remove it" if damage is as_pipe else "" if "among" in message or "-1" in message else "fetch it again"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check, one_line
+from conftest import assert_same_bits, cases, check, one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,19 +132,16 @@ def test_text_and_regression(tmp_path):
 IMAGES = np.zeros((2, 2, 2, 1), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("message", "client"),
-    [
-        ("client 'd': 0 inputs and 0 labels", ("d", IMAGES[:0], np.zeros(0, int))),
-        ("client 'd': 2 inputs and 1 labels", ("d", IMAGES, np.zeros(1, int))),
-        ("client 'd' data: label 3 has no name among 3 class names", ("d", IMAGES, np.array([0, 3]))),
-        (r"rows of inputs.npy are float32\[2, 2, 1\], expected uint8", ("d", IMAGES / 2, np.array([0, 1]))),
-        (r"expected uint8\[2, 2, 1\] as before", ("d", IMAGES[:, :1], np.array([0, 1]))),
-        ("a name of one line", ("d\ne", IMAGES, np.array([0, 1]))),
-        ("client 'c0' was added twice", ("c0", IMAGES, np.array([0, 1]))),
-    ],
+@cases(
+    ("client 'd': 0 inputs and 0 labels", ("d", IMAGES[:0], np.zeros(0, int))),
+    ("client 'd': 2 inputs and 1 labels", ("d", IMAGES, np.zeros(1, int))),
+    ("client 'd' data: label 3 has no name among 3 class names", ("d", IMAGES, np.array([0, 3]))),
+    (r"rows of inputs.npy are float32\[2, 2, 1\], expected uint8", ("d", IMAGES / 2, np.array([0, 1]))),
+    (r"expected uint8\[2, 2, 1\] as before", ("d", IMAGES[:, :1], np.array([0, 1]))),
+    ("a name of one line", ("d\ne", IMAGES, np.array([0, 1]))),
+    ("client 'c0' was added twice", ("c0", IMAGES, np.array([0, 1]))),
 )
-def test_wrong_rows_are_named(tmp_path, message, client):
+def test_wrong_rows_are_named(message, client, tmp_path):
     with one_line(message), StoreWriter(tmp_path / "s", class_names=NAMES) as store:
         store.add(*next(clients((3,))))
         store.add(*client)
@@ -220,9 +217,7 @@ def _facts(file="store.json", **changes):
     return damage
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "damage"),
-    [
+@cases(
         (UserError, "not a store", lambda folder: (folder / "store.json").unlink()),
         (UserError, "version 1, expected 2; convert its source again", _facts(version=1)),
         (Damaged, "store.json: differs", _change("store.json", lambda b: b.replace(b"255.0", b"254.0"))),
@@ -237,25 +232,21 @@ def _facts(file="store.json", **changes):
         ),
         (Damaged, "offsets do not ascend", _offsets(lambda offsets: offsets.__setitem__(1, 5))),
         (Damaged, "offsets do not ascend from 0 to the 8 rows", _offsets(lambda offsets: offsets.__setitem__(3, 7))),
-    ],
-)  # fmt: skip
-def test_damage_is_one_line(folder, kind, message, damage):
+    )  # fmt: skip
+def test_damage_is_one_line(kind, message, damage, folder):
     damage(folder)
     with one_line(message) as error:
         open_store(folder)
     assert isinstance(error.value, kind) and str(folder) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("inputs.npy", "store: rows of client 'c2' differ from what was written; restore it, or convert"),
-        ("labels.npy", "store: rows of client 'c2' differ from what was written"),
-        ("test_inputs.npy", "store: its test rows differ from what was written"),
-        ("test_labels.npy", "store: its test rows differ from what was written"),
-    ],
+@cases(
+    ("inputs.npy", "store: rows of client 'c2' differ from what was written; restore it, or convert"),
+    ("labels.npy", "store: rows of client 'c2' differ from what was written"),
+    ("test_inputs.npy", "store: its test rows differ from what was written"),
+    ("test_labels.npy", "store: its test rows differ from what was written"),
 )
-def test_examples_are_verified_when_they_are_read(folder, name, message, capsys):
+def test_examples_are_verified_when_they_are_read(name, message, folder, capsys):
     """The last byte of a file is flipped: of the last client, or of the test."""
     assert command.main(["--check", str(folder)]) == 0
     assert "3 clients, 8 training and 2 test examples, all as they were written" in capsys.readouterr().out
@@ -285,27 +276,24 @@ def test_only_the_blocks_that_are_read_are_verified(tmp_path, monkeypatch):
 _unfinished = functools.partial(_facts, "unfinished.json")
 
 
-@pytest.mark.parametrize(
-    ("message", "damage"),
-    [
-        ("unfinished.json: of version 1, expected 2; remove the folder", _unfinished(version=1)),
-        ("s: differs from what was", _unfinished(clients=lambda n: n + 1, rows=lambda n: n + 1)),
-        ("json: differs from", _change("unfinished.json", lambda b: b.replace(b'"clients": 2', b'"clients": 1'))),
-        ("unfinished.json: differs from", _unfinished(bytes=lambda b: b | {"../victim": 3})),
-        ("s: differs from what was written", _unfinished(rows="many")),
-        ("unfinished.json: no facts of a store .TypeError", _unfinished(shapes={"inputs.npy": 3})),
-        ("s: client 'c0' differs from what was written", _change("inputs.npy", lambda b: b[:128] + b"\0" + b[129:])),
-        ("s: client 'c1' differs from what was written", _change("labels.npy", lambda b: b[:-1] + b"\1")),
-        ("s: differs from what was written", _change("names.txt", lambda b: b.replace(b"c0", b"d0"))),
-        ("sizes.part: shorter than what was written", _change("sizes.part", lambda b: b[:-1])),
-        ("names.txt: cannot be opened .No such file", lambda folder: (folder / "names.txt").unlink()),
-        (
-            "labels.npy: it is a link",
-            lambda folder: ((folder / "labels.npy").unlink(), (folder / "labels.npy").symlink_to("inputs.npy")),
-        ),
-    ],
+@cases(
+    ("unfinished.json: of version 1, expected 2; remove the folder", _unfinished(version=1)),
+    ("s: differs from what was", _unfinished(clients=lambda n: n + 1, rows=lambda n: n + 1)),
+    ("json: differs from", _change("unfinished.json", lambda b: b.replace(b'"clients": 2', b'"clients": 1'))),
+    ("unfinished.json: differs from", _unfinished(bytes=lambda b: b | {"../victim": 3})),
+    ("s: differs from what was written", _unfinished(rows="many")),
+    ("unfinished.json: no facts of a store .TypeError", _unfinished(shapes={"inputs.npy": 3})),
+    ("s: client 'c0' differs from what was written", _change("inputs.npy", lambda b: b[:128] + b"\0" + b[129:])),
+    ("s: client 'c1' differs from what was written", _change("labels.npy", lambda b: b[:-1] + b"\1")),
+    ("s: differs from what was written", _change("names.txt", lambda b: b.replace(b"c0", b"d0"))),
+    ("sizes.part: shorter than what was written", _change("sizes.part", lambda b: b[:-1])),
+    ("names.txt: cannot be opened .No such file", lambda folder: (folder / "names.txt").unlink()),
+    (
+        "labels.npy: it is a link",
+        lambda folder: ((folder / "labels.npy").unlink(), (folder / "labels.npy").symlink_to("inputs.npy")),
+    ),
 )
-def test_an_unfinished_store_is_verified_before_it_goes_on(tmp_path, message, damage):
+def test_an_unfinished_store_is_verified_before_it_goes_on(message, damage, tmp_path):
     (tmp_path / "victim").write_text("untouched")
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "s", NAMES) as store:
         for client in clients((3, 2)):

@@ -6,7 +6,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_data import NAMES, assert_fields, assert_parts, assert_same, draw, save_arrow, save_parquet
 
 from experiments.commands.convert import open_stream
@@ -26,19 +26,16 @@ def save(root, **files):
     return root
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"train": "train", "test": "test"},
-        {"TRAIN": "train", "Testing": "test"},
-        {"train-00000-of-00001-a09b74b3ef9c3b56": "train", "test-00000-of-00001-0123456789abcdef": "test"},
-        {"plain_text__train-00000-of-00001": "train", "plain_text__test-00000-of-00001": "test"},
-        {"default__train__0000": "train", "default__test__0000": "test"},
-        {"data__train__train-00000-of-00001": "train", "data__test__test": "test"},
-        {"cifar10-train": "train", "cifar10-test": "test"},
-    ],
+@cases(
+    {"train": "train", "test": "test"},
+    {"TRAIN": "train", "Testing": "test"},
+    {"train-00000-of-00001-a09b74b3ef9c3b56": "train", "test-00000-of-00001-0123456789abcdef": "test"},
+    {"plain_text__train-00000-of-00001": "train", "plain_text__test-00000-of-00001": "test"},
+    {"default__train__0000": "train", "default__test__0000": "test"},
+    {"data__train__train-00000-of-00001": "train", "data__test__test": "test"},
+    {"cifar10-train": "train", "cifar10-test": "test"},
 )
-def test_how_the_files_of_one_data_set_are_named(tmp_path, files):
+def test_how_the_files_of_one_data_set_are_named(files, tmp_path):
     assert_parts(sources.parquet(save(tmp_path / "data", **files)), EXAMPLES["train"], EXAMPLES["test"])
 
 
@@ -64,27 +61,24 @@ def test_a_validation_part_is_a_test_part_only_if_there_is_no_other(tmp_path):
     assert_same(trained.images, trained.labels, *both)
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"train": "train", "old__train": "train", "test": "test"}, r"several .* \(old/train.parquet, test.parquet\)"),
-        ({"ant-train": "train", "bee-train": "train"}, r"several data sets .* \(ant-train.parquet,"),
-        ({"train-00000-of-00002": "train", "test": "test"}, "of the 2 shards .* there are 0; expected each once"),
-        (
-            {f"train-0000{shard}": "train" for shard in ("0-of-00001", "0-of-00002", "1-of-00002")},
-            "there are 0, and othe",
-        ),
-        ({f"train-00000-of-00001{of}": "train" for of in ("", "-0123456789abcdef")}, "of the 1 shards .* are 0, 0; e"),
-        ({"train": "train", "val": "test", "validation": "test"}, "it has val and validation, of which one is"),
-        ({"train_extra": "train", "all": "test"}, r"no train\*.parquet among all.parquet, train_extra.parquet; expe"),
-    ],
+@cases(
+    ({"train": "train", "old__train": "train", "test": "test"}, r"several .* \(old/train.parquet, test.parquet\)"),
+    ({"ant-train": "train", "bee-train": "train"}, r"several data sets .* \(ant-train.parquet,"),
+    ({"train-00000-of-00002": "train", "test": "test"}, "of the 2 shards .* there are 0; expected each once"),
+    (
+        {f"train-0000{shard}": "train" for shard in ("0-of-00001", "0-of-00002", "1-of-00002")},
+        "there are 0, and othe",
+    ),
+    ({f"train-00000-of-00001{of}": "train" for of in ("", "-0123456789abcdef")}, "of the 1 shards .* are 0, 0; e"),
+    ({"train": "train", "val": "test", "validation": "test"}, "it has val and validation, of which one is"),
+    ({"train_extra": "train", "all": "test"}, r"no train\*.parquet among all.parquet, train_extra.parquet; expe"),
 )
-def test_what_is_not_clear_is_an_error_that_lists_it(tmp_path, files, message):
+def test_what_is_not_clear_is_an_error_that_lists_it(files, message, tmp_path):
     check(f"data: .*{message}", sources.parquet, save(tmp_path / "data", **files))
 
 
-@pytest.mark.parametrize("path", ["data", "data/train.parquet"])
-def test_without_a_test_part_some_of_each_class_are_held_out(tmp_path, path):
+@cases("data", "data/train.parquet")
+def test_without_a_test_part_some_of_each_class_are_held_out(path, tmp_path):
     save(tmp_path / "data", train="train")
     with pytest.warns(UserWarning, match="there is no test part; 0.5 of each class are held out"):
         source = sources.parquet(tmp_path / path, test_fraction=0.5)
@@ -193,8 +187,8 @@ def as_rows(features, labels, *more):
     return sorted(zip(map(tuple, features.tolist()), labels, *more, strict=True))
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
-def test_every_kind_of_file(tmp_path, suffix):
+@cases("csv", "tsv", "jsonl", "parquet", "arrow")
+def test_every_kind_of_file(suffix, tmp_path):
     source = sources.table(save_table(tmp_path / f"patients.{suffix}"), **OPTIONS, test_fraction=0.34)
     assert source.images.dtype == np.float32
     assert_fields(source, class_names=("ill", "unknown", "well"), client_names=("H0", "H1", "H2", "H3"), mean=None)
@@ -236,16 +230,13 @@ def test_features_are_chosen_and_standardised_by_training(tmp_path):
     assert as_rows(chosen.images, chosen.owners) == as_rows(FEATURES[:16, ::-1], [*range(4)] * 4)
 
 
-@pytest.mark.parametrize(
-    ("column", "row", "value", "message"),
-    [
-        ("age", 5, "old", "patients.csv: row 5 has 'old' in 'age', expected a number of 32 bits; correct it, or"),
-        ("pressure", 0, "1e300", "row 0 has '1e300' in 'pressure', expected a number of 32 bits"),
-        ("diagnosis", 3, "", "patients.csv: row 3: the label is empty, expected a class"),
-        ("hospital", 2, "", "patients.csv: row 2 has client '', expected a name or a number"),
-    ],
+@cases(
+    ("age", 5, "old", "patients.csv: row 5 has 'old' in 'age', expected a number of 32 bits; correct it, or"),
+    ("pressure", 0, "1e300", "row 0 has '1e300' in 'pressure', expected a number of 32 bits"),
+    ("diagnosis", 3, "", "patients.csv: row 3: the label is empty, expected a class"),
+    ("hospital", 2, "", "patients.csv: row 2 has client '', expected a name or a number"),
 )
-def test_wrong_values_are_named(tmp_path, column, row, value, message):
+def test_wrong_values_are_named(column, row, value, message, tmp_path):
     values = list(map(str, COLUMNS[column]))
     values[row] = value
     check(message, sources.table, save_table(tmp_path / "patients.csv", COLUMNS | {column: values}), **OPTIONS)

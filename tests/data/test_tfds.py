@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from conftest import check
+from conftest import cases, check
 from PIL import Image
 from small_data import assert_fields, assert_parts, assert_same, catalogue_builder, draw, encode
 from tensorflow_datasets.core.download import downloader
@@ -18,8 +18,8 @@ from fedjax_collapse.data.sources import normalisations
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.mark.parametrize("file_format", ["array_record", "parquet"])
-def test_tfds_gives_back_what_was_stored(tmp_path, file_format):
+@cases("array_record", "parquet")
+def test_tfds_gives_back_what_was_stored(file_format, tmp_path):
     train, test = draw(20, (32, 32, 3)), draw(8, (32, 32, 3), seed=1)
     catalogue = tfds.builder("cifar100", data_dir=tmp_path / "none")
     builder, class_names = catalogue_builder("Cifar100", catalogue, dict(train=train, test=test))
@@ -118,8 +118,8 @@ def test_splits_labels_and_formats_that_there_are_not(tmp_path, prepared):
         check("cannot build 'cifar10' .*remove its folder and prepare it again", sources.tfds, "cifar10", str(tmp_path))
 
 
-@pytest.mark.parametrize("file_format", ["array_record", "parquet"])
-def test_damaged_images_and_labels(tmp_path, prepared, file_format):
+@cases("array_record", "parquet")
+def test_damaged_images_and_labels(file_format, tmp_path, prepared):
     images, labels = draw(8, (32, 32, 3))
     folder = prepared(([encode(image)[:-60] for image in images], labels), (images, labels), file_format)
     check(rf"{folder}, train \d: cannot be read as an image .*replace", sources.tfds, "cifar10", str(tmp_path))

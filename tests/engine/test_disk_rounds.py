@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from small_store import save_small_store
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Scaffold, engine, nn, simulate
@@ -46,10 +46,8 @@ def dense(clients, num_clients):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("on_nan", "client_map"), [("stop", engine.Chunked(1)), ("skip_client", engine.Sharded(2, engine.Chunked(1)))]
-)
-def test_the_same_bits_as_from_memory(folder, on_nan, client_map):
+@cases(("stop", engine.Chunked(1)), ("skip_client", engine.Sharded(2, engine.Chunked(1))))
+def test_the_same_bits_as_from_memory(on_nan, client_map, folder):
     stored, held = (run(folder, storage, on_nan=on_nan, client_map=client_map) for storage in ("disk", "host"))
     assert stored.metrics == held.metrics
     assert_same_bits(jax.device_get(stored.variables), jax.device_get(held.variables))
@@ -119,16 +117,13 @@ def test_the_draw_is_the_same_inside_a_program():
     assert drawn.tolist() == sampler.draw_on_host(jax.random.key_data(key), 50, 5).tolist()
 
 
-@pytest.mark.parametrize(
-    ("message", "options"),
-    [
-        (r"expected engine\.HostUniform", dict(participation=Participation(0.4))),
-        ("virtual time needs all clients", dict(participation=Participation(clock=engine.Clock(1.0)))),
-        ("personal models and own tests of all clients", dict(algorithm=FedAvg(TRAINING, private="head"))),
-        ("choose 'disk' or 'auto'", dict(storage="host")),
-    ],
+@cases(
+    (r"expected engine\.HostUniform", dict(participation=Participation(0.4))),
+    ("virtual time needs all clients", dict(participation=Participation(clock=engine.Clock(1.0)))),
+    ("personal models and own tests of all clients", dict(algorithm=FedAvg(TRAINING, private="head"))),
+    ("choose 'disk' or 'auto'", dict(storage="host")),
 )
-def test_wrong_choices_are_one_line(folder, message, options):
+def test_wrong_choices_are_one_line(message, options, folder):
     federation, algorithm = Federation.from_store(folder), options.pop("algorithm", FedAvg(TRAINING))
     model = Model(nn.MLP(3, hidden=(4,)), federation.input_shape)
     check(message, simulate, federation, model, algorithm, rounds=1, key=OPTIONS["key"], **options)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, check
+from conftest import assert_close, assert_same_bits, cases, check
 from engine_rounds import CHUNKED, run_rounds, start_rounds
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Participation, engine, nn, simulate
@@ -76,14 +76,11 @@ def test_debug_loop_names_client_and_step(federation):
     assert error.value.__notes__[0] == "in local step 1 of client 4"  # client 1, the smaller one, has a single step
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: engine.Chunked(0), "clients_at_once 0 is too small, expected >= 1"),
-        (lambda: engine.Chunked(2.5), "clients_at_once 2.5: expected int, got float"),
-        (lambda: engine.Chunked(10**14), "clients_at_once 100000000000000 does not fit into 32 bits"),
-        (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 8"),
-    ],
+@cases(
+    (lambda: engine.Chunked(0), "clients_at_once 0 is too small, expected >= 1"),
+    (lambda: engine.Chunked(2.5), "clients_at_once 2.5: expected int, got float"),
+    (lambda: engine.Chunked(10**14), "clients_at_once 100000000000000 does not fit into 32 bits"),
+    (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 8"),
 )
 def test_wrong_layouts(wrong, message):
     check(message, wrong)
@@ -136,10 +133,7 @@ def test_a_loss_is_traced_once_for_all_rounds_and_numbers(federation, model):
         simulate(federation, model, algorithm, rounds=3, key=jax.random.key(0), client_map=CHUNKED)
 
 
-@pytest.mark.parametrize(
-    ("devices", "at_once", "expected"),
-    [(2, 1, [0, 3, 4, 1, 2, 5]), (3, 1, [0, 5, 1, 4, 2, 3]), (2, 2, [0, 1, 6, 7, 2, 3, 4, 5]), (1, 2, [0, 1, 2, 3])],
-)
+@cases((2, 1, [0, 3, 4, 1, 2, 5]), (3, 1, [0, 5, 1, 4, 2, 3]), (2, 2, [0, 1, 6, 7, 2, 3, 4, 5]), (1, 2, [0, 1, 2, 3]))
 def test_chunks_are_dealt_in_turn_and_back(devices, at_once, expected):
     """Given by size, the largest chunk of a row goes to the device that had the smallest one of the row before."""
     client_map, ids = engine.Sharded(devices, engine.Chunked(at_once)), 10 + np.arange(len(expected))

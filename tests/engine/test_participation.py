@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, Given, assert_close, check, one_line, run_at_once
+from conftest import TRAINING, Given, assert_close, cases, check, one_line, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,28 +113,25 @@ def timed(*arguments, **options):
     return Participation(clock=engine.Clock(*arguments, **options))
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        (Participation(sampler="size"), "sampler 'size': expected Uniform, got str"),
-        (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
-        (Participation(straggler_share=0.3), "straggler_share 0.3 without stragglers, expected both"),
-        (available(period=1), "Available: period 1 is too small, expected"),
-        (available(period=np.array([3.5, 4])), r"period array.* expected int, got an"),
-        (available(2.0), r"Available: probability is outside \[0, 1\]"),
-        (available(jnp.ones(3)), "probability of 3 clients, expected one or 5"),
-        (Participation(clock=1.0), "clock 1: expected Clock"),
-        (timed(jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
-        (timed(np.full(5, np.inf)), "Clock: step_seconds is not finite"),
-        (Participation(sampler=engine.BySize()), "by_size with weighting 'size': sizes would count twice"),
-    ],
+@cases(
+    (Participation(sampler="size"), "sampler 'size': expected Uniform, got str"),
+    (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
+    (Participation(straggler_share=0.3), "straggler_share 0.3 without stragglers, expected both"),
+    (available(period=1), "Available: period 1 is too small, expected"),
+    (available(period=np.array([3.5, 4])), r"period array.* expected int, got an"),
+    (available(2.0), r"Available: probability is outside \[0, 1\]"),
+    (available(jnp.ones(3)), "probability of 3 clients, expected one or 5"),
+    (Participation(clock=1.0), "clock 1: expected Clock"),
+    (timed(jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
+    (timed(np.full(5, np.inf)), "Clock: step_seconds is not finite"),
+    (Participation(sampler=engine.BySize()), "by_size with weighting 'size': sizes would count twice"),
 )
-def test_wrong_rules(federation, network, rule, message):
+def test_wrong_rules(rule, message, federation, network):
     check(message, run, federation, network, FedAvg(TRAINING), rule)
 
 
-@pytest.mark.parametrize("at_once", [4, 2**31 - 1])
-def test_more_at_once_than_there_are(federation, network, at_once):
+@cases(4, 2**31 - 1)
+def test_more_at_once_than_there_are(at_once, federation, network):
     message = f"client_map: {at_once} at a time on a device: expected at most 3, the clients of a round"
     for client_map in (engine.Chunked(at_once), engine.Sharded(2, engine.Chunked(at_once))):
         check(message, run, federation, network, FedAvg(TRAINING), 0.6, client_map=client_map)

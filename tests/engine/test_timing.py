@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import cases
 
 from experiments.configs import base
 from experiments.study import groups
@@ -123,8 +124,8 @@ def test_a_network_without_convolutions_to_choose_stays_as_it_is(seconds, module
     assert with_timed_lowerings(model, 16, 1, DEVICE) == model and not seconds[1]
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-def test_real_seconds(monkeypatch, tmp_path, clients):
+@cases(1, 2)
+def test_real_seconds(clients, monkeypatch, tmp_path):
     """Whatever is fastest here, the outputs are the same up to rounding."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "_SECONDS", 1e-4)
@@ -137,10 +138,8 @@ def test_real_seconds(monkeypatch, tmp_path, clients):
     assert describe(timed.module) == describe(MODEL.with_module(lowering=TimedLowerings(())).module)
 
 
-@pytest.mark.parametrize(
-    "lowering, worthwhile, expected", [("auto", 2**25, 0), ("auto", 10**5, 1), ("timed", 2**25, 2), ("rules", 0, 0)]
-)
-def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
+@cases(("auto", 2**25, 0), ("auto", 10**5, 1), ("timed", 2**25, 2), ("rules", 0, 0))
+def test_a_config_chooses(lowering, worthwhile, expected, seconds, monkeypatch):
     """By ``auto`` layers with less work than that are not timed: 73,728 and 589,824 multiply-adds on a batch here."""
     monkeypatch.setattr(groups, "WORTHWHILE", worthwhile)
     config = base.get_config()
@@ -173,8 +172,8 @@ def test_the_start_of_a_program_does_not_count(monkeypatch):
     assert found["patches"] < 2.2e-4 and found["winograd4"] == pytest.approx(3e-4)
 
 
-@pytest.mark.parametrize("free, fitting", [(10**9, ["patches", "winograd2"]), (240_000, ["winograd2"]), (0, [])])
-def test_what_does_not_fit_into_memory_is_not_timed(monkeypatch, free, fitting):
+@cases((10**9, ["patches", "winograd2"]), (240_000, ["winograd2"]), (0, []))
+def test_what_does_not_fit_into_memory_is_not_timed(free, fitting, monkeypatch):
     layer = next(layer for layer, _ in convolutions(MODEL, 16) if layer.kernel == (3, 3, 32, 32))
     monkeypatch.setattr(timing, "_SECONDS", 1e-4)
     monkeypatch.setattr(timing, "free_bytes", lambda devices: free)

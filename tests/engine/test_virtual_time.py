@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_same_bits, run_at_once
+from conftest import TRAINING, assert_same_bits, cases, run_at_once
 
 from fedjax_collapse import FedAvg, Participation, engine
 
@@ -43,15 +43,12 @@ def test_without_a_speed_there_is_no_time(federation, network):
     assert_same_bits(timed.clients, default.clients)
 
 
-@pytest.mark.parametrize(
-    ("deadline", "arrived", "seconds"),
-    [
-        (9.25, [1, 1, 1, 1, 1], 9.25),
-        (7.0, [1, 0, 1, 1, 0], 7.0),
-        (2.0, [0, 0, 1, 0, 0], 2.75),  # nobody is in time: the server waits for the first
-    ],
+@cases(
+    (9.25, [1, 1, 1, 1, 1], 9.25),
+    (7.0, [1, 0, 1, 1, 0], 7.0),
+    (2.0, [0, 0, 1, 0, 0], 2.75),  # nobody is in time: the server waits for the first
 )
-def test_an_upload_behind_the_deadline_is_lost(federation, network, deadline, arrived, seconds):
+def test_an_upload_behind_the_deadline_is_lost(deadline, arrived, seconds, federation, network):
     result = run(federation, network, Participation(clock=CLOCK.replace(deadline=deadline)))
     assert result.clients["arrived"].tolist() == [arrived]
     assert times(result) == [(seconds, seconds)]

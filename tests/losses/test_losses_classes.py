@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import cases
 from loss_checks import Y6, Z6, bound, compiled, evaluate, pad_batch
 
 from fedjax_collapse import losses
@@ -20,16 +21,13 @@ PREVIOUS = np.array([[2, -1, 0], [0, 4, 3]], float)
 intra = functools.partial(bound, losses.intra_class_correlation)
 
 
-@pytest.mark.parametrize(
-    "expected, loss",
-    [
-        (16.0714285714, intra("paper", eps=0.0)),
-        (1.7857142857, intra("paper", eps=0.0, normalise_d2=True)),
-        (7.1428571429, intra("paper_unit", eps=0.0)),
-        (7.1428571429 / 9, intra("paper_unit", eps=0.0, normalise_d2=True)),
-        (0.9206348994, intra("official")),
-        (0.9206349206, intra("official", eps=0.0)),
-    ],
+@cases(
+    (16.0714285714, intra("paper", eps=0.0)),
+    (1.7857142857, intra("paper", eps=0.0, normalise_d2=True)),
+    (7.1428571429, intra("paper_unit", eps=0.0)),
+    (7.1428571429 / 9, intra("paper_unit", eps=0.0, normalise_d2=True)),
+    (0.9206348994, intra("official")),
+    (0.9206349206, intra("official", eps=0.0)),
 )
 def test_vectors_of_correlation_within_classes(expected, loss):
     assert evaluate(loss, Z6, Y6)[0] == pytest.approx(expected, abs=1.1e-10)
@@ -87,16 +85,13 @@ def proc(features, labels, prototypes=G):
     return evaluate(losses.prototype_cross_entropy, features, labels, (prototypes,))
 
 
-@pytest.mark.parametrize(
-    ("expected", "options"),
-    [
-        (0.6842856470, {"negatives": LOCAL}),
-        (0.4451484883, {}),
-        (0.6842856470, {"valid": LOCAL}),
-        (0.4120226592, {"valid": np.array([True, False, True])}),
-        (0.5747552144, {"valid": LOCAL, "negatives": np.array([False, True, True])}),  # class 1 has no pair
-        (0.0, {"prototypes": np.array([[2.0, 1, 1], [1, 3, 2], [0, 0, 4]])}),
-    ],
+@cases(
+    (0.6842856470, {"negatives": LOCAL}),
+    (0.4451484883, {}),
+    (0.6842856470, {"valid": LOCAL}),
+    (0.4120226592, {"valid": np.array([True, False, True])}),
+    (0.5747552144, {"valid": LOCAL, "negatives": np.array([False, True, True])}),  # class 1 has no pair
+    (0.0, {"prototypes": np.array([[2.0, 1, 1], [1, 3, 2], [0, 0, 4]])}),
 )
 def test_vectors_of_the_margin(expected, options):
     assert margin(Z6, Y6, **options)[0] == pytest.approx(expected, abs=1e-10)
@@ -115,9 +110,7 @@ def test_missing_prototypes_have_no_influence(loss):
     assert value == 0 and np.all(gradient == 0)
 
 
-@pytest.mark.parametrize(
-    ("function", "flags"), [(losses.prototype_margin, (ALL, ALL)), (losses.prototype_distance, (ALL,))]
-)
+@cases((losses.prototype_margin, (ALL, ALL)), (losses.prototype_distance, (ALL,)))
 def test_selected_rows_only(function, flags):
     """Lite: the loss of only the selected rows, including class sizes."""
     selected = np.array([True, True, False, False, True, False])

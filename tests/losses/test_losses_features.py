@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from conftest import cases
 from loss_checks import H, Z, bound, evaluate
 
 from fedjax_collapse import losses
@@ -93,9 +94,7 @@ def test_vectors(number):
     assert evaluate(loss, features)[0] == pytest.approx(expected, rel=2e-9, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("ddof", "expected"), [(1, (0.7071067812, 0.3779644730, 0.1)), (0, (0.5, 0.3499271061, 0.0994987437))]
-)
+@cases((1, (0.7071067812, 0.3779644730, 0.1)), (0, (0.5, 0.3499271061, 0.0994987437)))
 def test_target_of_the_variance_is_the_deviation_of_the_identity(ddof, expected):
     """Equal rows have deviation zero, so the loss is the target itself."""
     for classes, value in zip((2, 7, 100), expected, strict=True):
@@ -110,7 +109,7 @@ def test_default_of_structured_decov_is_sixteen_groups():
     assert values[0] == values[1] != values[2]
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@cases(0, 1)
 def test_fewer_than_two_rows_are_zero(rows):
     of_four = (SIGREG, WEAK_SIGREG, *TERMS, DECOV, structured(2), bound(losses.vicreg_covariance), VICREG)
     of_three = [variance(*options) for options in [(1,), (0,), (0, "none"), (1, "squared")]]
@@ -166,7 +165,7 @@ def test_tied_medians_have_the_gradient_of_pytorch():
             np.testing.assert_allclose(gradient, rows.grad, atol=1e-12)
 
 
-@pytest.mark.parametrize("row", [[0.0, 0, 0], [0.1, -7.3, 1e3]])
+@cases([0.0, 0, 0], [0.1, -7.3, 1e3])
 def test_uniformity_of_equal_rows_is_one(row):
     for loss in (OFFICIAL, DETACHED, uniformity(2, "average")):
         value, gradient = evaluate(loss, np.tile(row, (5, 1)))

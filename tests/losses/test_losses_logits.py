@@ -9,6 +9,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import cases
 from loss_checks import bound, evaluate
 
 from fedjax_collapse import losses
@@ -58,7 +59,7 @@ def test_one_class_in_the_softmax_has_neither_value_nor_gradient(name):
     assert (value == 0) == is_excluded and np.all(gradient == 0) == is_excluded
 
 
-@pytest.mark.parametrize("name", ["balanced", "fedlc", "others"])
+@cases("balanced", "fedlc", "others")
 def test_a_row_of_an_excluded_class_does_not_count(name):
     value, gradient = evaluate(ALL[name], Z4, np.array([0, 1, 3]), extras=(COUNTS,))
     without, expected = evaluate(ALL[name], Z4[[0, 2]], Y4[[0, 2]], extras=(COUNTS,))
@@ -110,7 +111,7 @@ def test_fewer_than_two_classes_to_distil_have_neither_value_nor_gradient():
         assert value == 0 and np.all(gradient == 0)
 
 
-@pytest.mark.parametrize("variant", ["official", "paper"])
+@cases("official", "paper")
 def test_suppression_of_a_class_that_owns_every_row_is_zero(variant):
     """In the paper's form it has no term; in the official one its rows are a constant, the log of a mean of ones."""
     for logits, counts in ((Z4, [6, 0, 0, 0]), (Z4[:, :1], [6])):

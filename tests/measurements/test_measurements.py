@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, check, one_line
+from conftest import assert_close, cases, check, one_line
 from small_studies import start, write_config
 
 from fedjax_collapse import Backdoor, Domains, FedAvg, Federation, LocalTraining, Model, measurements, nn, simulate
@@ -263,8 +263,8 @@ def test_a_class_without_test_examples(views):
     assert np.isnan(found["local_nc1_mean"])
 
 
-@pytest.mark.parametrize("storage", ["device", "host"])
-def test_received_is_that_of_the_last_round_only(views, federation, model, storage):
+@cases("device", "host")
+def test_received_is_that_of_the_last_round_only(storage, views, federation, model):
     (_, last), _ = views
     seen = []
     keep = {"keep": kept(seen)}

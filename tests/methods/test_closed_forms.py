@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from engine_rounds import start_rounds
 
 from fedjax_collapse import DeCov, FedAvg, Federation, LocalTraining, Method, Model, engine, nn, simulate
@@ -210,7 +210,7 @@ def data_of_features():
     return linear(inputs[:400], labels[:400], parts, (inputs[400:], labels[400:]))
 
 
-@pytest.mark.parametrize(("storage", "names"), [("device", ("afl", "fedcgs", "fed3r")), ("host", ("fedcgs, within",))])
+@cases(("device", ("afl", "fedcgs", "fed3r")), ("host", ("fedcgs, within",)))
 def test_the_classifier_is_evaluated_and_stays(storage, names):
     """In every round, with part of the clients, while nothing is trained; from either storage."""
     federation, model = data_of_features()
@@ -254,6 +254,6 @@ REJECTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algorithm", "model", "message"), REJECTED)
+@cases(*REJECTED)
 def test_wrong_input_is_one_line(algorithm, model, message):
     check(message, algorithm.check, model)

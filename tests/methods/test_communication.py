@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composed_algorithms import network_of
-from conftest import TRAINING, assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits, cases
 
 from experiments.commands import show_communication as command
 from fedjax_collapse import FedAvg, Model, engine, nn
@@ -30,14 +30,11 @@ def count(model, part="all", other="none"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("network", "options", "shape", "classes", "dim", "state"),
-    [
-        ("resnet18", dict(kernel_init="kaiming_fan_out"), (28, 28, 1), 10, 512, 11_182_430),
-        ("resnet18", dict(kernel_init="kaiming_fan_out"), (32, 32, 3), 10, 512, 11_183_582),
-        ("wide_resnet", {}, (32, 32, 3), 100, 640, 36_564_957),
-        ("efficientnet_b0", {}, (64, 64, 3), 8, 640, 4_874_581),
-    ],
+@cases(
+    ("resnet18", dict(kernel_init="kaiming_fan_out"), (28, 28, 1), 10, 512, 11_182_430),
+    ("resnet18", dict(kernel_init="kaiming_fan_out"), (32, 32, 3), 10, 512, 11_183_582),
+    ("wide_resnet", {}, (32, 32, 3), 100, 640, 36_564_957),
+    ("efficientnet_b0", {}, (64, 64, 3), 8, 640, 4_874_581),
 )
 def test_table_3_of_fedmr(network, options, shape, classes, dim, state):
     """State dicts one way, with prototypes C d more; 36,628,957 and 4,879,701 are printed as 36.629M and 4.880M."""
@@ -115,8 +112,8 @@ def test_a_clip_that_follows_a_quantile(federation):
     assert found.up == found.down == params | {"dp_fedavg": 1}
 
 
-@pytest.mark.parametrize(("part", "is_private"), [("head", True), ("batch_norm", True), ("head", False)])
-def test_private_parts_stay_and_frozen_ones_are_not_sent(federation, network, part, is_private):
+@cases(("head", True), ("batch_norm", True), ("head", False))
+def test_private_parts_stay_and_frozen_ones_are_not_sent(part, is_private, federation, network):
     params, statistics = count(network, other=part)
     given = dict(private=part) if is_private else dict(training=TRAINING.replace(freeze=part))
     found = of(federation, network, **given)
@@ -125,8 +122,8 @@ def test_private_parts_stay_and_frozen_ones_are_not_sent(federation, network, pa
     assert found.kept == is_private * sum(count(network, part)) and found.counters == (statistics > 0)
 
 
-@pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal"), ("feddbe", "head/shift")])
-def test_own_parts_of_a_method_s_head_stay(federation, name, own):
+@cases(("fedrod", "head/personal"), ("feddbe", "head/shift"))
+def test_own_parts_of_a_method_s_head_stay(name, own, federation):
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
     network = network_of(algorithm)
     (params, _), (kept, _) = count(network, other=own), count(network, own)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from composed_algorithms import composed_algorithms, network_of
 from conftest import TWO_EPOCHS as TRAINING
-from conftest import assert_same_bits, check, one_line
+from conftest import assert_same_bits, cases, check, one_line
 
 import fedjax_collapse
 from fedjax_collapse import REGRESSION, FedAvg, Method, Model, Participation, engine, nn, simulate
@@ -165,8 +165,8 @@ def test_a_method_with_one_strength_is_there(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedprox", "fedproc"])
-def test_a_run_is_that_of_the_enabled_algorithm_bit_for_bit(federation, name):
+@cases("fedprox", "fedproc")
+def test_a_run_is_that_of_the_enabled_algorithm_bit_for_bit(name, federation):
     both = FedAvg(TRAINING), silent(name)
     results = [simulate(federation, network_of(a), a, rounds=2, key=jax.random.key(0)) for a in both]
     assert_same_bits(results[0].variables, results[1].variables)

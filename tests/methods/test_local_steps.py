@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import TRAINING, assert_same_bits, run_at_once
+from conftest import TRAINING, assert_same_bits, cases, run_at_once
 from jax.tree_util import Partial
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Method, Model, Phase, UserError, engine, option, simulate
@@ -62,14 +62,11 @@ def test_vectors_of_sharp_steps(float64, name):
         np.testing.assert_allclose(params["w"], w, atol=1e-7 if "lesam" in name else 1e-10)
 
 
-@pytest.mark.parametrize(
-    ("training", "expected"),
-    [
-        (PLAIN, [(0.9179793146, -1.4834049653, 0.6202338768), (0.6494034911, -1.2323315411, 0.5598985835)]),
-        (MOMENTUM, [(0.9178793146, -1.4832049653, 0.6201838768), (0.5753032999, -0.7669263089, 0.6679310163)]),
-    ],
+@cases(
+    (PLAIN, [(0.9179793146, -1.4834049653, 0.6202338768), (0.6494034911, -1.2323315411, 0.5598985835)]),
+    (MOMENTUM, [(0.9178793146, -1.4832049653, 0.6201838768), (0.5753032999, -0.7669263089, 0.6679310163)]),
 )
-def test_fedasam_is_the_step_of_its_authors(float64, training, expected):
+def test_fedasam_is_the_step_of_its_authors(training, expected, float64):
     """Two steps on w^T A w / 2 + b sum(w) + b^2, in the numbers of the released code; and the formula in NumPy.
 
     The scale of a norm is a weight, a single number is none, and a leaf that stays where it is does not count.
@@ -221,16 +218,13 @@ def after(method, rounds, **local):
 CORRECTED, ALIGNED = CorrectedMuon(exact=True), AlignedMuon(weight_decay=0.0)
 
 
-@pytest.mark.parametrize(
-    ("method", "rounds", "expected"),
-    [
-        (CORRECTED, 1, [0.09163522346, -0.1335209887, -0.6427419283]),
-        (CORRECTED, 2, [0.1996930492, -0.2970728153, -0.5510316960]),
-        (ALIGNED, 1, [0.04309329524, -0.08075907592, -0.02692711431]),
-        (ALIGNED, 2, [0.1074548075, -0.2174896984, -0.0508657102]),
-    ],
+@cases(
+    (CORRECTED, 1, [0.09163522346, -0.1335209887, -0.6427419283]),
+    (CORRECTED, 2, [0.1996930492, -0.2970728153, -0.5510316960]),
+    (ALIGNED, 1, [0.04309329524, -0.08075907592, -0.02692711431]),
+    (ALIGNED, 2, [0.1074548075, -0.2174896984, -0.0508657102]),
 )
-def test_vectors_of_muon_in_rounds(float64, method, rounds, expected):
+def test_vectors_of_muon_in_rounds(method, rounds, expected, float64):
     weight, kept = after(method, rounds, steps=2)
     kept = (kept if method is CORRECTED else kept.momentum)["head"]["kernel"]
     np.testing.assert_allclose([weight[0, 0], weight[1, 2], kept[0, 0]], expected, rtol=1e-8)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, check, forget_rounds, one_line
+from conftest import assert_same_bits, cases, check, forget_rounds, one_line
 from engine_rounds import run_rounds
 from flax import linen
 
@@ -171,8 +171,8 @@ def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
     assert not b.any()
 
 
-@pytest.mark.parametrize(("factor", "least", "ranks"), [(1.1, 1, [1, 1]), (1.1, 2, [1, 2]), (0.9, 1, [1, 2])])
-def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, factor, least, ranks):
+@cases((1.1, 1, [1, 1]), (1.1, 2, [1, 2]), (0.9, 1, [1, 2]))
+def test_hetlora_prunes_clients_whose_tail_has_become_smaller(factor, least, ranks, monkeypatch):
     """A client of rank 1 has no tail; the other one's is larger at first, or smaller."""
     start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, factor), B2)
     method, case = HetLoRA((1, 2), self_pruning=True, least=least), Case(SCALED.factors[:2], (1, 1))
@@ -181,8 +181,8 @@ def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, facto
     assert [int(method.rank_of(view)) for view in views] == ranks
 
 
-@pytest.mark.parametrize("objective", ["frobenius", "cosine"])
-def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
+@cases("frobenius", "cosine")
+def test_lora_fair_of_adapters_that_are_zero(objective, monkeypatch):
     """Before any step B is 0, and so are the mean product and the correction."""
     _, state = run(monkeypatch, methods.LoRAFAIR(0.0, objective), Case(None, (1, 2)))
     assert not product(state.server.variables).any()
@@ -205,7 +205,7 @@ BESIDE = (  # methods next to it, or other options, and the line
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "others", "algorithm", "message"), BESIDE)
+@cases(*BESIDE)
 def test_what_does_not_go_with_methods_of_adapters_is_named(kind, others, algorithm, message):
     check(f"^{message}", algorithm.replace(methods={"it": kind(), **others}).check, network())
 
@@ -274,8 +274,8 @@ def test_fedrpca_of_a_cohort():
         np.testing.assert_allclose(np.ravel(found["layer"][name]), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("beta", [1.0, 2.0])
-def test_fedrpca_weights_clients_equally(monkeypatch, beta):
+@cases(1.0, 2.0)
+def test_fedrpca_weights_clients_equally(beta, monkeypatch):
     start, state = run(monkeypatch, FedRPCA(beta), HOM)
     for old, new, own in zip(factors(start), factors(state.server.variables), ((A2, A3), (B2, B3)), strict=True):
         updates = np.stack([np.ravel(one - old) for one in own], axis=1)

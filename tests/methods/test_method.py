@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_same_bits, check, one_line
+from conftest import TRAINING, assert_same_bits, cases, check, one_line
 from conftest import run_at_once as run
 from flax import struct
 
@@ -62,22 +62,19 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
         run(federation, network, FedAvg(TRAINING, {"mine": kind()}))
 
 
-@pytest.mark.parametrize(
-    ("methods", "training", "message"),
-    [
-        ({"a": Earlier()}, TRAINING, "method a: first_report is of an earlier version, expected measure, with when_"),
-        ({"a": Task()}, TRAINING.replace(task_loss=lambda view: 0.0), "method a: training.task_loss is given too"),
-        ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),
-        ({}, TRAINING.replace(phases=(Phase("heads", 1),)), "part heads: the network has no such layer"),
-        ({}, TRAINING.replace(optimizer=jax.tree_util.Partial(max)), "momentum 0.5 is of SGD"),
-        ({}, KEPT.replace(momentum=0.0), "momentum_reset=False, but momentum is 0; set momentum or"),
-        ({}, KEPT.replace(phases=(Phase("all", 1),)), "momentum_reset=False and phases are given; each"),
-        ({"a": FedNova()}, KEPT, "FedNova: its effective number of steps assumes that momentum starts at zero; set"),
-        ({"a": Scaffold("fednova")}, KEPT, "Scaffold: its effective number of steps assumes"),
-        ({"a": FedCM()}, KEPT, "FedCM: its effective number of steps assumes"),
-    ],
+@cases(
+    ({"a": Earlier()}, TRAINING, "method a: first_report is of an earlier version, expected measure, with when_"),
+    ({"a": Task()}, TRAINING.replace(task_loss=lambda view: 0.0), "method a: training.task_loss is given too"),
+    ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),
+    ({}, TRAINING.replace(phases=(Phase("heads", 1),)), "part heads: the network has no such layer"),
+    ({}, TRAINING.replace(optimizer=jax.tree_util.Partial(max)), "momentum 0.5 is of SGD"),
+    ({}, KEPT.replace(momentum=0.0), "momentum_reset=False, but momentum is 0; set momentum or"),
+    ({}, KEPT.replace(phases=(Phase("all", 1),)), "momentum_reset=False and phases are given; each"),
+    ({"a": FedNova()}, KEPT, "FedNova: its effective number of steps assumes that momentum starts at zero; set"),
+    ({"a": Scaffold("fednova")}, KEPT, "Scaffold: its effective number of steps assumes"),
+    ({"a": FedCM()}, KEPT, "FedCM: its effective number of steps assumes"),
 )
-def test_invalid_values_are_rejected(network, methods, training, message):
+def test_invalid_values_are_rejected(methods, training, message, network):
     check(message, FedAvg(training, methods).check, network)
     with one_line("part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
         FedAvg(TRAINING, private="tail").check(network)
@@ -103,18 +100,15 @@ def test_a_method_says_how_clients_are_weighted(method):
     assert FedAvg(TRAINING, {"mine": method}, weighting="size").weights_by == "size"
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (dict(epochs=0.5), [2, 1, 3, 2, 2]),
-        (dict(epochs=1.5), [5, 2, 8, 5, 5]),
-        (dict(epochs=2.0), [6, 2, 10, 6, 6]),
-        (dict(steps=4), [4] * 5),
-        (dict(drop_last=True), [2, 0, 5, 2, 2]),
-        (dict(drop_last=True, steps=4), [4, 0, 4, 4, 4]),
-    ],
+@cases(
+    (dict(epochs=0.5), [2, 1, 3, 2, 2]),
+    (dict(epochs=1.5), [5, 2, 8, 5, 5]),
+    (dict(epochs=2.0), [6, 2, 10, 6, 6]),
+    (dict(steps=4), [4] * 5),
+    (dict(drop_last=True), [2, 0, 5, 2, 2]),
+    (dict(drop_last=True, steps=4), [4, 0, 4, 4, 4]),
 )
-def test_numbers_of_local_steps(federation, changes, expected):
+def test_numbers_of_local_steps(changes, expected, federation):
     """Fractions of an epoch are rounded up to whole steps; a number of steps is the same for all clients."""
     [(_, steps)] = TRAINING.replace(**changes).phase_steps(federation.ownership.sizes)
     assert jnp.broadcast_to(steps, 5).tolist() == expected

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from engine_rounds import start_rounds
 from flax import linen
 from reference.personal_dispatch import combination
@@ -239,16 +239,13 @@ def test_a_client_of_per_fedavg_adapts_by_plain_steps_on_its_own_data():
         close(found, expected, 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("rows", "num_parts", "expected"),
-    [
-        ("111110", 2, ["111000", "000110"]),
-        ("111110", 3, ["110000", "001100", "000010"]),
-        ("0110", 2, ["0100", "0010"]),
-        ("0100", 2, ["0100", "0100"]),
-        ("110", 3, ["110", "110", "110"]),
-        ("000", 2, ["000", "000"]),
-    ],
+@cases(
+    ("111110", 2, ["111000", "000110"]),
+    ("111110", 3, ["110000", "001100", "000010"]),
+    ("0110", 2, ["0100", "0010"]),
+    ("0100", 2, ["0100", "0100"]),
+    ("110", 3, ["110", "110", "110"]),
+    ("000", 2, ["000", "000"]),
 )
 def test_per_fedavg_divides_only_rows_of_the_batch(rows, num_parts, expected):
     def mask(digits):
@@ -273,7 +270,7 @@ def test_two_rounds_of_apfl_in_pfllib():
     close(alpha, 0.498538, 1e-6)
 
 
-@pytest.mark.parametrize("variant", ["paper", "official"])
+@cases("paper", "official")
 def test_own_tests_of_apfl_are_of_the_mixture_with_the_model_that_a_client_has_then(variant):
     """The received one, and that at the end of its round."""
 
@@ -306,7 +303,7 @@ def test_two_rounds_of_fedbabu():
     close(matrices(tuned.server.variables)[0], [[0.93509, -0.9301], [0.54576, 1.97909]], 1e-5)
 
 
-@pytest.mark.parametrize("also", ["body", "head_at_server"])
+@cases("body", "head_at_server")
 def test_what_fedbabu_freezes_is_frozen_in_addition(also):
     state = run(algorithm_of(TRAINING.replace(freeze=also), fedbabu=FedBABU()), federation(A))
     pairs = zip(matrices(variables()), matrices(state.server.variables), (also == "body", True), strict=True)
@@ -352,7 +349,7 @@ class Ones(TwoLayers):
     head_init = staticmethod(lambda fan_in, fan_out: jax.nn.initializers.ones)
 
 
-@pytest.mark.parametrize(("options", "personal"), [({}, 0), ({"copied": True}, 1)])
+@cases(({}, 0), ({"copied": True}, 1))
 def test_two_heads_start_as_the_network_s_classifier(options, personal):
     head = Model(Ones(3, with_options(TwoHeads, **options)), (1, 1, 2)).init(jax.random.key(0)).params["head"]
     assert (head["kernel"] == 1).all() and (head["bias"] != 0).all()
@@ -408,12 +405,9 @@ def test_own_tests_of_fedproto_are_of_the_nearest_prototypes_of_own_classes():
 LAST, RECEIVED = [[0.8, 0.2], [0, 0.6], [-1.2, 0.8]], [[0.7, 0.3], [0.6, 1], [-0.7, 1.3]]
 
 
-@pytest.mark.parametrize(
-    ("rate", "weights", "has_settled"),
-    [
-        (1.0, [[0.930949, 0.981132], [0.680749, 1], [0.920790, 0.587079]], True),
-        (10.0, [[0.556461, 0.880070], [0, 1], [0.224609, 0]], False),
-    ],
+@cases(
+    (1.0, [[0.930949, 0.981132], [0.680749, 1], [0.920790, 0.587079]], True),
+    (10.0, [[0.556461, 0.880070], [0, 1], [0.224609, 0]], False),
 )
 def test_fedala_learns_weights_in_one_epoch_of_a_later_round_or_because_there_is_no_second_one(
     rate, weights, has_settled
@@ -454,7 +448,7 @@ def test_fedamp_of_pfllib_is_local_training():
     jax.tree.map(lambda a, b: close(a, b, 1e-14), found, alone)
 
 
-@pytest.mark.parametrize("size", [1, 9])
+@cases(1, 9)
 def test_smallest_combinations_are_those_of_all_supports(size):
     """Of many matrices, most of whose solutions have zeros, and without clients that are not allowed."""
     rng = np.random.default_rng(size)
@@ -491,9 +485,7 @@ def test_smallest_combinations_of_singular_matrices():
 LEAST_BATCHES = ((1, {}, 2), (2, dict(order="hf"), 3), (1, dict(order="hf", hessian="adapting"), 2))
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "message"),
-    [
+@cases(
         (FedALA("Dense_1"), {}, "method it: network TwoLayers: part Dense_1: the network has no such layer"),
         (FedALA(), dict(private="head"), "FedALA: part 'head' has no params that the server changes"),
         (FedALA("none"), {}, "FedALA: part 'none' has no params"),
@@ -503,7 +495,6 @@ LEAST_BATCHES = ((1, {}, 2), (2, dict(order="hf"), 3), (1, dict(order="hf", hess
         *((PerFedAvg(**options), dict(training=TRAINING.replace(batch_size=size)),
            f"PerFedAvg: training.batch_size {size}, expected at least {least}")
           for size, options, least in LEAST_BATCHES),
-    ],
-)  # fmt: skip
+    )  # fmt: skip
 def test_what_a_method_does_not_support_is_rejected(method, options, message):
     check(f"^{message}", FedAvg(methods={"it": method}, **options).check, MODEL)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_same_bits, check
+from conftest import TRAINING, assert_same_bits, cases, check
 from conftest import run_at_once as run
 
 from experiments.configs import base
@@ -28,8 +28,8 @@ def network(federation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("newcomers", ["initial", "mean"])
-def test_newcomers_have_initial_or_mean_heads(federation, network, newcomers):
+@cases("initial", "mean")
+def test_newcomers_have_initial_or_mean_heads(newcomers, federation, network):
     """Newcomers get the mean, by size, of heads whose uploads arrived, also with private biases; or the initial one."""
     start, rule = network.init(jax.random.key(3)), Participation(0.8, upload_loss=0.5)
     methods, options = {"it": FedPer(newcomers)}, dict(variables=start, participation=rule, key=jax.random.key(4))
@@ -71,19 +71,16 @@ def test_parts_of_methods_are_joined(federation):
     assert names(LGFedAvg("Conv_0+Conv_1").private) == names("Dense_0+Dense_1+head")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "message"),
-    [
-        (FedAvg(TRAINING.replace(phases=(Phase(),)), {"a": FedRep()}), "method a: training.phases is given too"),
-        (FedAvg(TRAINING.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
-        (FedAvg(TRAINING, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
-        (FedAvg(TRAINING, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has phases of its own"),
-        (FedAvg(TRAINING.replace(momentum_reset=False), {"a": FedRep()}), "method a: .*=False is given too"),
-        (FedAvg(TRAINING, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no suc"),
-        (FedAvg(TRAINING, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
-    ],
+@cases(
+    (FedAvg(TRAINING.replace(phases=(Phase(),)), {"a": FedRep()}), "method a: training.phases is given too"),
+    (FedAvg(TRAINING.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
+    (FedAvg(TRAINING, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
+    (FedAvg(TRAINING, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has phases of its own"),
+    (FedAvg(TRAINING.replace(momentum_reset=False), {"a": FedRep()}), "method a: .*=False is given too"),
+    (FedAvg(TRAINING, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no suc"),
+    (FedAvg(TRAINING, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
 )
-def test_invalid_values_are_rejected(federation, network, algorithm, message):
+def test_invalid_values_are_rejected(algorithm, message, federation, network):
     check(message, algorithm.check, network)
 
 
@@ -120,7 +117,7 @@ def test_the_whole_upload_is_clipped():
         assert not np.any(jax.tree.leaves(sent))
 
 
-@pytest.mark.parametrize("size", [None, 1000])
+@cases(None, 1000)
 def test_noise_of_the_sum(size):
     """Its deviation is z C, or z C m / M for a cohort of m that stands for M; uncorrelated between arrays."""
     method = DPFedAvg(0.5, 0.8, noise_cohort_size=size)
@@ -138,7 +135,7 @@ def test_noise_of_the_sum(size):
     np.testing.assert_allclose(shifted["a"] - update["a"], 1, atol=1e-6)
 
 
-@pytest.mark.parametrize(("within", "expected"), [(0, 0.1105171), (50, 0.0904837), (12.5, 0.1051271)])
+@cases((0, 0.1105171), (50, 0.0904837), (12.5, 0.1051271))
 def test_the_clip_follows_the_quantile(within, expected):
     """Down where more clients are within it than wanted; the noise is of the clip before."""
     method = DPFedAvg(0.3, 1e-12, quantile=0.5, bit_noise=1e-9)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, check, one_line
+from conftest import assert_close, assert_same_bits, cases, check, one_line
 from engine_rounds import start_rounds
 from loss_checks import Z6, evaluate, pad
 from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
@@ -21,7 +21,7 @@ from fedjax_collapse.methods.collapse.fedmr import draw_rows, is_submitter
 from fedjax_collapse.methods.collapse.fedrcl import FedRCL
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.5, 5), (0.8, 8), (1.0, 10)])
+@cases((0.0, 0), (0.5, 5), (0.8, 8), (1.0, 10))
 def test_the_submitters_are_a_fixed_fraction_of_the_clients(fraction, count):
     chosen = np.array([is_submitter(client, fraction, 0) for client in range(30)]).reshape(3, 10)
     assert chosen.sum(axis=1).tolist() == [count] * 3
@@ -76,7 +76,7 @@ def test_fedproc_fades_into_cross_entropy():
     assert weights == [0, 0.75, 0.5, 0.25, 0, 0]
 
 
-@pytest.mark.parametrize(("first_round", "expected"), [("received", np.log(2)), ("mask", 0.0)])
+@cases(("received", np.log(2)), ("mask", 0.0))
 def test_moon_of_a_new_client_has_no_gradient(first_round, expected):
     moon = MOON(first_round=first_round)
     rng = np.random.default_rng(0)
@@ -118,15 +118,12 @@ def test_feduv_is_as_strong_as_published():
 ON_SIMPLEX = Model(nn.MLP(4, head=nn.heads.ETF), (8, 8, 2))
 
 
-@pytest.mark.parametrize(
-    ("method", "network", "message"),
-    [
-        (StructuredDeCov(num_groups=5), Model(nn.MLP(4, (6,)), (8, 8, 2)), "num_groups 5: expected a divisor of the 6"),
-        (FedMR(variant="official", normalise_d2=True), ON_SIMPLEX, "normalise_d2 True: expected False"),
-        (FedRS(use_bias=False), ON_SIMPLEX, "FedRS: use_bias=False needs a linear classifier, that of network MLP has"),
-    ],
+@cases(
+    (StructuredDeCov(num_groups=5), Model(nn.MLP(4, (6,)), (8, 8, 2)), "num_groups 5: expected a divisor of the 6"),
+    (FedMR(variant="official", normalise_d2=True), ON_SIMPLEX, "normalise_d2 True: expected False"),
+    (FedRS(use_bias=False), ON_SIMPLEX, "FedRS: use_bias=False needs a linear classifier, that of network MLP has"),
 )
-def test_mismatched_values_are_rejected_before_the_first_round(federation, method, network, message):
+def test_mismatched_values_are_rejected_before_the_first_round(method, network, message, federation):
     check(message, simulate, federation, network, FedAvg(methods={"it": method}), rounds=1, key=jax.random.key(0))
 
 
@@ -148,7 +145,7 @@ EXCESS = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "vectors"), [(hardest_contrast, CONTRAST), (excess_similarity, EXCESS)])
+@cases((hardest_contrast, CONTRAST), (excess_similarity, EXCESS))
 def test_vectors_of_fedrcl(loss, vectors):
     for features, labels, temperature, expected in vectors:
         value, gradient = evaluate(loss, features, labels, (temperature,))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TRAINING, assert_close, assert_same_bits, check, run_at_once
+from conftest import TRAINING, assert_close, assert_same_bits, cases, check, run_at_once
 
 from experiments.configs import robust
 from fedjax_collapse import FedAvg, FedExP, methods, simulate
@@ -106,7 +106,7 @@ def test_equal_scores_are_in_the_order_of_identities():
     assert ties > 10
 
 
-@pytest.mark.parametrize(("common", "farthest"), [(4096, 1), (0, 1e6)])
+@cases((4096, 1), (0, 1e6))
 def test_distances_of_uploads_that_have_much_in_common(common, farthest):
     """In float32; all digits are lost without a subtraction, or of honest uploads beside one that is huge."""
     rows = np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32)
@@ -247,16 +247,13 @@ def test_as_many_are_malicious_as_are_counted(float64):
         assert attack.is_malicious(jnp.arange(count + 1), jnp.array(count)).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    ("chosen", "cohort_size", "message"),
-    [
-        (methods.Krum(2), 6, "Krum: a cohort has 6 clients, expected at least 2 attackers [+] 3 = 7; "),
-        (methods.Bulyan(1), 6, "Bulyan: a cohort has 6 clients, expected at least 4 attackers [+] 3 = 7; "),
-        (methods.TrimmedMean(3), 6, "TrimmedMean: a cohort has 6 clients, expected at least 2 trim [+] 1 = 7; "),
-        (methods.FLTrust(), 6, "FLTrust: a cohort has 6 of the 10 clients, .* expected all of them"),
-        (methods.FLTrust(10), 10, "FLTrust: root 10: expected a client, from 0 to 9"),
-        (methods.SignFlip(0.04), 10, "SignFlip: share 0.04 of 10 clients is none, expected at least one"),
-    ],
+@cases(
+    (methods.Krum(2), 6, "Krum: a cohort has 6 clients, expected at least 2 attackers [+] 3 = 7; "),
+    (methods.Bulyan(1), 6, "Bulyan: a cohort has 6 clients, expected at least 4 attackers [+] 3 = 7; "),
+    (methods.TrimmedMean(3), 6, "TrimmedMean: a cohort has 6 clients, expected at least 2 trim [+] 1 = 7; "),
+    (methods.FLTrust(), 6, "FLTrust: a cohort has 6 of the 10 clients, .* expected all of them"),
+    (methods.FLTrust(10), 10, "FLTrust: root 10: expected a client, from 0 to 9"),
+    (methods.SignFlip(0.04), 10, "SignFlip: share 0.04 of 10 clients is none, expected at least one"),
 )
 def test_cohorts_that_do_not_fit(chosen, cohort_size, message):
     check(f"^{message}", chosen.check_cohort, cohort_size, 10)
@@ -271,18 +268,15 @@ def test_an_attack_without_deviations_warns():
         methods.ALIE(0.2, 1.0).check_cohort(10, 10)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ((methods.Median(), FedExP()), "methods 1 and 0: the server step of 1 needs the mean of the uploads"),
-        ((methods.FlexLoRA(), methods.IPM()), "methods 0 and 1: the server step of 0 needs the mean of"),
-        ((methods.FedAMP(), methods.Krum()), "method 1: clients upload no params"),
-        ((methods.Backdoor(size=9),), r"Backdoor: size 9: inputs have the shape \(8, 8, 2\)"),
-        ((methods.Backdoor(target=4),), "Backdoor: target 4: expected a class, from 0 to 3"),
-        ((methods.Krum(),), "Krum: a cohort has 2 clients"),
-    ],
+@cases(
+    ((methods.Median(), FedExP()), "methods 1 and 0: the server step of 1 needs the mean of the uploads"),
+    ((methods.FlexLoRA(), methods.IPM()), "methods 0 and 1: the server step of 0 needs the mean of"),
+    ((methods.FedAMP(), methods.Krum()), "method 1: clients upload no params"),
+    ((methods.Backdoor(size=9),), r"Backdoor: size 9: inputs have the shape \(8, 8, 2\)"),
+    ((methods.Backdoor(target=4),), "Backdoor: target 4: expected a class, from 0 to 3"),
+    ((methods.Krum(),), "Krum: a cohort has 2 clients"),
 )
-def test_what_does_not_fit_is_found_before_a_run(federation, network, chosen, message):
+def test_what_does_not_fit_is_found_before_a_run(chosen, message, federation, network):
     chosen = FedAvg(methods={str(i): method for i, method in enumerate(chosen)})
     check(f"^{message}", simulate, federation, network, chosen, participation=0.5, rounds=1, key=jax.random.key(0))
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, check, run_at_once
+from conftest import assert_close, assert_same_bits, cases, check, run_at_once
 from engine_rounds import run_rounds
 from reference.rounds import TRAINING
 from reference.self_supervised import PlainBYOL, PlainSimSiam, PlainSSD, SiameseRounds, TorchSiamese, brighter
@@ -49,7 +49,7 @@ def test_losses_of_given_rows(float64):
     assert_close(distance({"a": numbers(jnp.sin, 2, 3)}, {"a": numbers(jnp.cos, 2, 3)}), 2.075923020, VECTOR)
 
 
-@pytest.mark.parametrize("loss", ["pair_uniformity", "tangent_distance", "view_similarity"])
+@cases("pair_uniformity", "tangent_distance", "view_similarity")
 def test_padding_changes_no_loss(loss):
     rows, others = (jax.random.normal(jax.random.key(i), (5, 4)) for i in range(2))
     tangents, directions = clipped_unit(others[:3]), rows[:2]
@@ -122,12 +122,12 @@ def test_labels_are_never_read(federation):
     check(message, run_at_once, federation, siamese(), algorithm, measurements={"it": confusion})
 
 
-@pytest.mark.parametrize(("algorithm", "model", "message"), [
+@cases(
     (FedAvg(AUGMENTED, {"it": BYOL()}), Model(nn.MLP(4), (8, 8, 2)), "method it: the model's task has one view"),
     (FedAvg(AUGMENTED), Model(nn.MLP(4), (8, 8, 2), task=SELF_SUPERVISED), r"logits \[4\] .* network.head='siamese'"),
     (FedAvg(TRAINING), siamese(), "training.augmentation: none, but the task compares 2 augmented views"),
     (FedAvg(AUGMENTED, {"it": SSD()}), siamese(dim=9), "SSD: 6 features, 9 projections; expected as many, set .*dim=6"),
     (FedAvg(AUGMENTED, {"it": SSD(distillation=0)}), siamese(dim=3), "SSD: 5 clients share 3 dimensions"),
-])  # fmt: skip
-def test_what_does_not_fit_is_named(federation, algorithm, model, message):
+)  # fmt: skip
+def test_what_does_not_fit_is_named(algorithm, model, message, federation):
     check(message, run_at_once, federation, model, algorithm)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import TRAINING, assert_close, assert_same_bits, check, one_line
+from conftest import TRAINING, assert_close, assert_same_bits, cases, check, one_line
 from conftest import run_at_once as run
 
 from fedjax_collapse import Batch, FedAvg, Model, Participation, engine, methods, nn
@@ -47,16 +47,13 @@ def test_fedexp_of_two_clients(float64):
     assert_close(last, (second[0], second[0]), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("method", "eta"),
-    [
-        (FedExP(variant="paper"), 0.135 / 0.126),
-        (FedExP(eps=0.02, eps_decay=0.5), 0.135 / (0.125 + 0.02)),
-        (FedExP(eps=0.002, eps_decay=0.5), 0.135 / (0.125 + 0.002)),
-        (FedExP(eps=10.0), 1.0),
-    ],
+@cases(
+    (FedExP(variant="paper"), 0.135 / 0.126),
+    (FedExP(eps=0.02, eps_decay=0.5), 0.135 / (0.125 + 0.02)),
+    (FedExP(eps=0.002, eps_decay=0.5), 0.135 / (0.125 + 0.002)),
+    (FedExP(eps=10.0), 1.0),
 )
-def test_options_of_fedexp(float64, method, eta):
+def test_options_of_fedexp(method, eta, float64):
     """``eps`` decays before its first use."""
     after = extrapolate(method, [1.0, 2.0], UPDATES)[0][0]
     assert_close(after, [1 - 0.05 * max(eta, 1), 2 + 0.35 * max(eta, 1)], 1e-12)
@@ -128,8 +125,8 @@ def lopsided(federation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clients", ["cohort", "all"])
-def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
+@cases("cohort", "all")
+def test_rounds_of_ccvr_equal_a_plain_loop(clients, float64, lopsided, network):
     """The head that is scored, from the features under the server's model of all whose uploads arrived, or of all
     clients; training continues as without. A class without examples keeps its part of the head."""
     method = CCVR(samples=9, epochs=3, batch_size=8, learning_rate=0.5, clients=clients)
@@ -238,8 +235,8 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "message"), INVALID)
-def test_invalid_values_are_rejected(network, algorithm, message):
+@cases(*INVALID)
+def test_invalid_values_are_rejected(algorithm, message, network):
     check(message, algorithm.check, network)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, check, run_at_once
+from conftest import assert_close, assert_same_bits, cases, check, run_at_once
 from tiny_networks import compiled, initialize, least_model
 
 from experiments.benchmarks.compiling import programs
@@ -88,7 +88,7 @@ def test_outputs_by_hand(float64, layer, shape, window, rank_stabilized):
     assert_close(found.reshape(expected.shape), expected, 1e-13)
 
 
-@pytest.mark.parametrize("name", ["mlp", "vit", "resnet18"])
+@cases("mlp", "vit", "resnet18")
 def test_a_network_starts_as_without_adapters(name):
     """Its params and outputs, bit for bit: b is 0."""
     plain = least_model(name, **(dict(lowering="xla") if name == "resnet18" else {}))
@@ -159,9 +159,7 @@ def test_dropout_is_of_the_adapters_inputs_in_training():
     assert_same_bits(model.apply(variables, batch, True, key)[0].features, batch.inputs)
 
 
-@pytest.mark.parametrize(
-    ("rank", "layers", "count"), [(4, QUERY_VALUE, 36_864), (8, EVERY_LINEAR[:4], 147_456), (8, EVERY_LINEAR, 331_776)]
-)
+@cases((4, QUERY_VALUE, 36_864), (8, EVERY_LINEAR[:4], 147_456), (8, EVERY_LINEAR, 331_776))
 def test_numbers_of_parameters(rank, layers, count):
     """Of a published vision transformer; nothing is computed."""
     model = Model(nn.ViT(10, size="Ti", patch=16), (224, 224, 3), adapters=LoRA(rank, layers=layers))
@@ -185,7 +183,7 @@ def shapes_in(program, pattern):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "optimizer"), [("mlp", "adam"), ("vit", "momentum")])
+@cases(("mlp", "adam"), ("vit", "momentum"))
 def test_the_frozen_base_has_no_client_axis(name, optimizer):
     """No array of a compiled round is a matrix for each client, and what clients keep is smaller than the base.
 

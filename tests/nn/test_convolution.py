@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, check
+from conftest import assert_close, cases, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_networks import derivatives
@@ -64,7 +64,7 @@ def test_a_lowering_equals_xla(name, data):
     compare_with_xla(name.partition(",")[0], most=most, **drawn)
 
 
-@pytest.mark.parametrize(("tile", "size", "most"), [(2, 3, 2e-7), (4, 3, 4.5e-7), (2, 5, 5e-7), (4, 5, 2e-6)])
+@cases((2, 3, 2e-7), (4, 3, 4.5e-7), (2, 5, 5e-7), (4, 5, 2e-6))
 def test_winograd_in_32_bits(tile, size, most):
     """Errors of the outputs over their root mean square; with the points 1, -1, 2 and -2 F(4x4, 3x3) has 6e-7."""
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def test_the_first_lowering_that_applies():
         assert choose_lowering((16, 8, 8, 32), (3, 3, 32, 128), Convolution(1, 1, lowering=lowering)) == "winograd4"
 
 
-@pytest.mark.parametrize("lowering", ["patches", "product"])
+@cases("patches", "product")
 def test_strided_products_on_a_gpu_are_of_sliced_images_behind_a_barrier(lowering):
     """XLA of JAX 0.10.2 aborts while it compiles a ResNet-18 for an H100 otherwise."""
     images, kernel = jnp.ones((2, 8, 8, 4)), jnp.ones((1, 1, 4, 8))
@@ -111,7 +111,7 @@ def test_strided_products_on_a_gpu_are_of_sliced_images_behind_a_barrier(lowerin
         assert ("optimization_barrier" in str(program)) == ((stride, platform) == (2, "gpu"))
 
 
-@pytest.mark.parametrize("lowering", ["patches", "shifted", "strips", "winograd2", "winograd4"])
+@cases("patches", "shifted", "strips", "winograd2", "winograd4")
 def test_chunks_of_the_batch(lowering, monkeypatch):
     """One example at a time where the cache is full at once."""
     monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
@@ -136,21 +136,18 @@ def test_products_of_16_bits_are_added_in_32():
     np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=2**-8)
 
 
-@pytest.mark.parametrize(
-    ("images", "kernel", "options", "expected"),
-    [
-        ((16, 8, 8, 32), (3, 3, 32, 128), {}, "winograd4"),
-        ((32, 4, 4, 32), (3, 3, 32, 128), {}, "winograd2"),
-        ((10, 2, 2, 32), (3, 3, 32, 128), {}, "patches"),
-        ((16, 8, 8, 32), (5, 5, 32, 64), dict(padding=2), "winograd4"),
-        ((16, 8, 8, 32), (7, 7, 32, 64), {}, "patches"),
-        ((16, 8, 8, 32), (3, 3, 32, 64), dict(stride=2), "patches"),
-        ((16, 8, 8, 32), (3, 3, 16, 64), dict(groups=2), "winograd4"),
-        ((16, 8, 8, 32), (3, 3, 1, 64), dict(stride=2, groups=32), "shifted"),
-        ((8, 8, 8, 3), (3, 3, 3, 64), {}, "strips"),
-        ((8, 8, 8, 3), (3, 3, 3, 64), dict(stride=2), "patches"),
-        ((8, 8, 8, 1), (1, 1, 1, 64), dict(padding=0), "patches"),
-    ],
+@cases(
+    ((16, 8, 8, 32), (3, 3, 32, 128), {}, "winograd4"),
+    ((32, 4, 4, 32), (3, 3, 32, 128), {}, "winograd2"),
+    ((10, 2, 2, 32), (3, 3, 32, 128), {}, "patches"),
+    ((16, 8, 8, 32), (5, 5, 32, 64), dict(padding=2), "winograd4"),
+    ((16, 8, 8, 32), (7, 7, 32, 64), {}, "patches"),
+    ((16, 8, 8, 32), (3, 3, 32, 64), dict(stride=2), "patches"),
+    ((16, 8, 8, 32), (3, 3, 16, 64), dict(groups=2), "winograd4"),
+    ((16, 8, 8, 32), (3, 3, 1, 64), dict(stride=2, groups=32), "shifted"),
+    ((8, 8, 8, 3), (3, 3, 3, 64), {}, "strips"),
+    ((8, 8, 8, 3), (3, 3, 3, 64), dict(stride=2), "patches"),
+    ((8, 8, 8, 1), (1, 1, 1, 64), dict(padding=0), "patches"),
 )
 def test_auto_on_a_cpu_never_is_xla(images, kernel, options, expected):
     """Winograd for 3x3 convolutions in 32 bits, in smaller tiles of fewer pixels, and not of the fewest; strips for
@@ -186,19 +183,16 @@ def test_auto_on_accelerators():
     assert choose_lowering(shape, timed[0], how, "bfloat16") == "xla"
 
 
-@pytest.mark.parametrize(
-    ("kernel", "options", "message"),
-    [
-        ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, product, shifted"),
-        ((3, 3, 4, 4), dict(lowering="strips", stride=2), "needs stride 1 and padding < kernel size 3, not 2, 1"),
-        ((3, 3, 4, 4), dict(lowering="winograd4", stride=2), "'winograd4' needs kernel size 3 or 5 and stride 1, not"),
-        ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
-        ((3, 3, 4, 4), dict(lowering="product+shifted"), "'product' needs kernel size 1, padding 0 and 1 group, not 3"),
-        ((3, 3, 4, 4), dict(lowering="xla+fast"), "lowering 'fast': expected .* xla, fused_norm, or several with"),
-        ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),
-        ((3, 3, 2, 5), dict(groups=2), "convolution of 4 channels to 5 in 2 groups: both must be divisible"),
-        ((9, 9, 4, 4), {}, "images of 6x7 pixels are too small for a 9x9 convolution with padding 1: it needs at leas"),
-    ],
+@cases(
+    ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, product, shifted"),
+    ((3, 3, 4, 4), dict(lowering="strips", stride=2), "needs stride 1 and padding < kernel size 3, not 2, 1"),
+    ((3, 3, 4, 4), dict(lowering="winograd4", stride=2), "'winograd4' needs kernel size 3 or 5 and stride 1, not"),
+    ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
+    ((3, 3, 4, 4), dict(lowering="product+shifted"), "'product' needs kernel size 1, padding 0 and 1 group, not 3"),
+    ((3, 3, 4, 4), dict(lowering="xla+fast"), "lowering 'fast': expected .* xla, fused_norm, or several with"),
+    ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),
+    ((3, 3, 2, 5), dict(groups=2), "convolution of 4 channels to 5 in 2 groups: both must be divisible"),
+    ((9, 9, 4, 4), {}, "images of 6x7 pixels are too small for a 9x9 convolution with padding 1: it needs at leas"),
 )
 def test_bad_input(kernel, options, message):
     how = Convolution(**dict(stride=1, padding=1) | options)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, check, one_line
+from conftest import assert_close, assert_same_bits, cases, check, one_line
 from reference.rounds import TRAINING
 
 from fedjax_collapse import Batch, FedAvg, Model, Outputs, nn
@@ -51,21 +51,18 @@ def loss_of(method, head, features, scale, counts, labels, mask):
     return method.task(view) + sum(term.strength * term.value for term in terms)
 
 
-@pytest.mark.parametrize(
-    ("method", "head", "counts", "value", "of_scale"),
-    [
-        (FedETF(), SCALED, FULL, 0.8393406453, 0.1401165546),
-        (FedETF(), SCALED, LACKING, 0.8393406453, 0.1401165546),
-        (FedETF(balanced=False), SCALED, LACKING, 1.3973930683, 0.2881276058),
-        (FedETF(vacant="exclude"), SCALED, LACKING, 0.5541428438, None),
-        (FedGELA(), PRODUCTS, LACKING, 1.5270538191, 0.0),
-        (FedGELA(0.2), PRODUCTS, LACKING, 4.4458103239, 0.0),
-        (FedDrPlus(), COSINES, LACKING, 0.5147307265, 0.0),
-        (FedDrPlus(1.0), COSINES, LACKING, 0.4947625356, 0.0),
-        (FedDrPlus(0.0), COSINES, LACKING, 0.6944444444, 0.0),
-    ],
+@cases(
+    (FedETF(), SCALED, FULL, 0.8393406453, 0.1401165546),
+    (FedETF(), SCALED, LACKING, 0.8393406453, 0.1401165546),
+    (FedETF(balanced=False), SCALED, LACKING, 1.3973930683, 0.2881276058),
+    (FedETF(vacant="exclude"), SCALED, LACKING, 0.5541428438, None),
+    (FedGELA(), PRODUCTS, LACKING, 1.5270538191, 0.0),
+    (FedGELA(0.2), PRODUCTS, LACKING, 4.4458103239, 0.0),
+    (FedDrPlus(), COSINES, LACKING, 0.5147307265, 0.0),
+    (FedDrPlus(1.0), COSINES, LACKING, 0.4947625356, 0.0),
+    (FedDrPlus(0.0), COSINES, LACKING, 0.6944444444, 0.0),
 )
-def test_vectors(canonical, method, head, counts, value, of_scale):
+def test_vectors(method, head, counts, value, of_scale, canonical):
     found, slope, of_s = loss_and_gradients(method, head, counts)
     assert found.dtype == np.float64 and float(found) == pytest.approx(value, abs=1e-9)
     assert of_scale is None or float(of_s) == pytest.approx(of_scale, abs=1e-9)
@@ -108,19 +105,16 @@ def test_nothing_is_nan(canonical, method, head):
     assert is_silent == (not any(map(np.any, alone[:2])))
 
 
-@pytest.mark.parametrize(
-    ("head", "method", "message"),
-    [
-        ("linear", FedETF(), "FedETF: network MLP has no fixed simplex of classifiers; set network.head='etf', in"),
-        ("linear", FedGELA(), "FedGELA: network MLP has no fixed simplex"),
-        ("etf", FedETF(), r"head 'etf': expected linear, or a class of heads such as nn\.heads\.ETF"),
-        (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; widen"),
-        (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
-        (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),
-        (ETF, FedDrPlus(), "FedDrPlus: expected cosines of the features as logits; set network.head=.simplex"),
-    ],
+@cases(
+    ("linear", FedETF(), "FedETF: network MLP has no fixed simplex of classifiers; set network.head='etf', in"),
+    ("linear", FedGELA(), "FedGELA: network MLP has no fixed simplex"),
+    ("etf", FedETF(), r"head 'etf': expected linear, or a class of heads such as nn\.heads\.ETF"),
+    (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; widen"),
+    (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
+    (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),
+    (ETF, FedDrPlus(), "FedDrPlus: expected cosines of the features as logits; set network.head=.simplex"),
 )
-def test_wrong_values(federation, head, method, message):
+def test_wrong_values(head, method, message, federation):
     with one_line(message):
         FedAvg(TRAINING, {"it": method}).check(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits, one_line
+from conftest import assert_close, assert_same_bits, cases, one_line
 from tiny_networks import derivatives
 
 from fedjax_collapse.core.target import Target
@@ -97,8 +97,8 @@ def test_gradient_of_batch_norm(shape, platform):
     assert_close((ours[0][true], *ours[1:]), expected, 1e-5)
 
 
-@pytest.mark.parametrize(("relu", "shape"), [(True, (6, 3, 2, 5)), (False, (6, 5))])
-def test_fused_batch_norm_equals_the_other(float64, shape, relu):
+@cases((True, (6, 3, 2, 5)), (False, (6, 5)))
+def test_fused_batch_norm_equals_the_other(relu, shape, float64):
     """Outputs, moments, gradients and gradients of gradients, over clients with masks of their own."""
     rng = np.random.default_rng(0)
     inputs, weights = rng.normal(1, 2, size=(2, 3, *shape))
@@ -135,7 +135,7 @@ def test_fused_batch_norm_equals_the_other(float64, shape, relu):
     assert_close(derived(fused), derived(plain), 1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@cases(("float32", 1e-5), ("bfloat16", 2e-2))
 def test_fused_batch_norm_rounds_as_little(dtype, tolerance):
     """In 16 bits as well its sums are in 32; and a mean far from 0 costs nothing if the shift is near it."""
     values = np.random.default_rng(0).normal(300, 1, size=(64, 8, 8, 3))
@@ -218,7 +218,7 @@ def test_group_norm_equals_torch():
         GroupNorm(4).init(jax.random.key(0), jnp.asarray(images))
 
 
-@pytest.mark.parametrize(("norm", "train"), [("batch", True), ("batch", False), ("group", True), ("none", True)])
+@cases(("batch", True), ("batch", False), ("group", True), ("none", True))
 def test_relu_follows_every_normalisation(norm, train):
     class Layer(flax.linen.Module):
         relu: bool

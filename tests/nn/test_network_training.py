@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_networks
 import torch
-from conftest import assert_close, assert_same_bits, long_where
+from conftest import assert_close, assert_same_bits, cases, long_where
 from tiny_networks import KINDS, NUM_CLASSES, TINY, compiled, initialize, least_model, tiny_model
 
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
@@ -59,8 +59,8 @@ def assert_step_equals_torchs(model, name, options, variables):
 FOR_A_GPU = [(name, "product+xla+fused_norm") for name in ("mobilenet_v2", "resnet18")]
 
 
-@pytest.mark.parametrize(("name", "lowering"), [*((name, "xla") for name in KINDS), *FOR_A_GPU])
-def test_a_step_equals_torchs(float64, name, lowering):
+@cases(*((name, "xla") for name in KINDS), *FOR_A_GPU)
+def test_a_step_equals_torchs(name, lowering, float64):
     """With XLA's convolutions, which compile fast; ``test_convolution.py`` has the others equal to them. And with
     BatchNorm and ReLU together, as for a GPU.
     """

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, check
+from conftest import assert_close, cases, check
 from test_network_training import assert_step_equals_torchs
 from tiny_networks import KINDS, TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 from torch.nn.functional import batch_norm, group_norm
@@ -77,7 +77,7 @@ def torch_convolutions(network, image_shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options", "classes", "image_shape", "features", "trainable", "state"), PUBLISHED)
+@cases(*PUBLISHED)
 def test_published_networks(name, options, classes, image_shape, features, trainable, state):
     """Sizes to the last digit (``docs/methods.md`` section 6), and every convolution's image as large as PyTorch's."""
     outputs, variables, images = trace(Model(TINY[name].network(classes, **options), image_shape))
@@ -103,8 +103,8 @@ NORMAL = dict(resnet20="fan_in", efficientnet_b0="fan_out")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [*[(name, {}) for name in KINDS if name != "vit"], ("resnet18", FAN_OUT)])
-def test_initialisation(float64, name, options):
+@cases(*[(name, {}) for name in KINDS if name != "vit"], ("resnet18", FAN_OUT))
+def test_initialisation(name, options, float64):
     """Each weight and bias has the distribution of PyTorch's network."""
     mode = "fan_out" if options else NORMAL.get(name)
     params = masks.by_path(initialize(tiny_model(name, **options)).params)
@@ -145,8 +145,8 @@ WITH_OPTIONS += [
 ]
 
 
-@pytest.mark.parametrize(("name", "image_shape", "options"), WITH_OPTIONS)
-def test_a_step_with_other_options_equals_torchs(float64, name, image_shape, options):
+@cases(*WITH_OPTIONS)
+def test_a_step_with_other_options_equals_torchs(name, image_shape, options, float64):
     """A ViT of images that are not square, one channel and two blocks, with the other value of each option; and
     features that come out of a projector, normalized if asked, which the classifier follows."""
     model = Model(TINY[name].network(4, **options), image_shape)
@@ -157,8 +157,8 @@ def test_a_step_with_other_options_equals_torchs(float64, name, image_shape, opt
     assert {leaf.shape for leaf in head.values()} == {(model.initial_shapes().features.shape[1], 4), (4,)}
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
+@cases("batch", "group")
+def test_an_mlp_with_a_normalisation_equals_torch(norm, float64):
     """Between each product, without a bias, and its ReLU; BatchNorm also in evaluation, by its running statistics."""
     model, rng = Model(nn.MLP(4, hidden=(6, 8), norm=norm), (2, 2, 3)), np.random.default_rng(0)
     batch = batch_of(model.input_shape)
@@ -185,8 +185,8 @@ def test_an_mlp_with_a_normalisation_equals_torch(float64, norm):
     assert 0 < mask.sum() < len(mask)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_an_own_network_of_16_bits_is_trained_and_measured_in_32(federation, dtype):
+@cases("bfloat16", "float16")
+def test_an_own_network_of_16_bits_is_trained_and_measured_in_32(dtype, federation):
     class Half(flax.linen.Module):
         @flax.linen.compact
         def __call__(self, inputs, mask, train):
@@ -206,7 +206,7 @@ def test_options_may_be_lists():
     assert made == same and hash(made) == hash(same) and made.module.channels == (5, 8)
 
 
-@pytest.mark.parametrize("how", [True, "scaled", "layer"])
+@cases(True, "scaled", "layer")
 def test_features_of_length_zero_have_a_finite_gradient(how):
     module, batch = nn.MLP(2, hidden=(3,), normalize_features=how), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
     silent = jax.tree.map(jnp.zeros_like, module.init(jax.random.key(0), *batch, train=False))
@@ -214,7 +214,7 @@ def test_features_of_length_zero_have_a_finite_gradient(how):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "wide_resnet", "efficientnet_b0", "vit"])
+@cases("mobilenet_v2", "resnet18", "wide_resnet", "efficientnet_b0", "vit")
 def test_remat_keeps_less(name):
     """The same variables; fewer numbers of each example wait for the backward pass."""
     shapes, kept = [], []
@@ -258,7 +258,7 @@ def products_of(jaxpr):
     return found
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
+@cases("batch", "group")
 def test_bfloat16_is_near_float32(norm):
     """Outputs, and running statistics and a step's params, which are float32."""
     found = []
@@ -270,7 +270,7 @@ def test_bfloat16_is_near_float32(norm):
     assert np.abs(found[0][0].logits - found[1][0].logits).max() > 1e-6
 
 
-@pytest.mark.parametrize(("name", "draws"), [("wide_resnet", 3), ("efficientnet_b0", 2), ("resnet18", 0)])
+@cases(("wide_resnet", 3), ("efficientnet_b0", 2), ("resnet18", 0))
 def test_dropout_needs_training_and_a_key(name, draws):
     """One draw for each block (those with a shortcut in EfficientNet, and one before its dense layer)."""
     model = tiny_model(name)
@@ -285,7 +285,7 @@ def test_dropout_needs_training_and_a_key(name, draws):
     assert (count(True, key), count(True, {}), count(False, key)) == (draws, 0, 0)
 
 
-@pytest.mark.parametrize("whole_examples", [False, True])
+@cases(False, True)
 def test_dropout(whole_examples):
     """A share of the entries, or of the examples, is 0; the others are scaled up so that the mean stays."""
 
@@ -299,37 +299,34 @@ def test_dropout(whole_examples):
     assert (outputs == outputs[:, :1, :1, :1]).all() == whole_examples
 
 
-@pytest.mark.parametrize(("extent", "size"), [(7, 6), (6, 6), (13, 6), (3, 6), (5, 2)])
+@cases((7, 6), (6, 6), (13, 6), (3, 6), (5, 2))
 def test_adaptive_pooling_equals_torch(extent, size):
     images = np.random.default_rng(0).normal(size=(2, extent, extent + 1, 3)).astype(np.float32)
     expected = torch.nn.functional.adaptive_avg_pool2d(torch.tensor(images).permute(0, 3, 1, 2), size)
     assert_close(alexnet.adaptive_avg_pool(jnp.asarray(images), size), expected.permute(0, 2, 3, 1).numpy(), 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("module", "size", "message"),
-    [
-        (nn.ResNet18(0), 8, "ResNet18: num_classes 0 is too small, expected >= 1"),
-        (nn.AlexNet(3), 62, "AlexNet: images of 62x62 pixels are too small, expected at least 63x63; resize them"),
-        (nn.FedUVCNN(3), 20, "FedUVCNN: images of 20x20 pixels are too small, expected at least 21x21"),
-        (nn.MOONCNN(3), 15, "MOONCNN: images of 15x15 pixels are too small, expected at least 16x16"),
-        (nn.SmallCNN(3), 3, "SmallCNN: images of 3x3 pixels are too small, expected at least 4x4"),
-        (nn.SmallCNN(3, dtype="float8"), 8, "SmallCNN: dtype 'float8': expected one of float32, bfloat16"),
-        (nn.SmallCNN(3, norm="layer"), 8, "SmallCNN: norm 'layer': expected one of batch, group, none"),
-        (nn.MLP(3, projector="simclr"), 8, "MLP: projector 'simclr': expected one of none, moon, feddecorr, feduv"),
-        (
-            nn.ResNet20(3, kernel_init="zeros"),
-            8,
-            "ResNet20: kernel_init 'zeros': expected one of uniform, kaiming_fan_",
-        ),
-        (nn.ResNet20(3, blocks=(1, 1)), 8, r"blocks \(1, 1\) and strides \(1, 2, 2\): expected a number a stage"),
-        (nn.WideResNet(3, depth=12), 8, r"depth 12, expected 6 n \+ 4"),
-        (nn.ViT(3, size="L"), 8, "ViT: size 'L': expected one of micro, mini, Ti, S, B"),
-        (nn.ViT(3, heads=3), 8, "ViT: width 128 with 3 heads, expected a multiple of the number of heads"),
-        (nn.ViT(3, patch=16), 8, "ViT: images of 8x8 pixels are too small, expected at least 16x16"),
-        (nn.ViT(3, patch=3), 8, "images of 8x8 pixels: expected multiples of the patches' 3 pixels"),
-        (nn.ViT(3, dtype="float8"), 8, "ViT: dtype 'float8': expected one of float32, bfloat16"),
-    ],
+@cases(
+    (nn.ResNet18(0), 8, "ResNet18: num_classes 0 is too small, expected >= 1"),
+    (nn.AlexNet(3), 62, "AlexNet: images of 62x62 pixels are too small, expected at least 63x63; resize them"),
+    (nn.FedUVCNN(3), 20, "FedUVCNN: images of 20x20 pixels are too small, expected at least 21x21"),
+    (nn.MOONCNN(3), 15, "MOONCNN: images of 15x15 pixels are too small, expected at least 16x16"),
+    (nn.SmallCNN(3), 3, "SmallCNN: images of 3x3 pixels are too small, expected at least 4x4"),
+    (nn.SmallCNN(3, dtype="float8"), 8, "SmallCNN: dtype 'float8': expected one of float32, bfloat16"),
+    (nn.SmallCNN(3, norm="layer"), 8, "SmallCNN: norm 'layer': expected one of batch, group, none"),
+    (nn.MLP(3, projector="simclr"), 8, "MLP: projector 'simclr': expected one of none, moon, feddecorr, feduv"),
+    (
+        nn.ResNet20(3, kernel_init="zeros"),
+        8,
+        "ResNet20: kernel_init 'zeros': expected one of uniform, kaiming_fan_",
+    ),
+    (nn.ResNet20(3, blocks=(1, 1)), 8, r"blocks \(1, 1\) and strides \(1, 2, 2\): expected a number a stage"),
+    (nn.WideResNet(3, depth=12), 8, r"depth 12, expected 6 n \+ 4"),
+    (nn.ViT(3, size="L"), 8, "ViT: size 'L': expected one of micro, mini, Ti, S, B"),
+    (nn.ViT(3, heads=3), 8, "ViT: width 128 with 3 heads, expected a multiple of the number of heads"),
+    (nn.ViT(3, patch=16), 8, "ViT: images of 8x8 pixels are too small, expected at least 16x16"),
+    (nn.ViT(3, patch=3), 8, "images of 8x8 pixels: expected multiples of the patches' 3 pixels"),
+    (nn.ViT(3, dtype="float8"), 8, "ViT: dtype 'float8': expected one of float32, bfloat16"),
 )
 def test_wrong_inputs(module, size, message):
     check(message, jax.eval_shape, Model(module, (size, size, 3)).init, jax.random.key(0))
@@ -348,15 +345,12 @@ def test_lowerings_of_a_network():
     assert count_lowerings(Model(nn.MLP(10), (8, 8, 1)), batch_size=32) == {}
 
 
-@pytest.mark.parametrize(
-    ("size", "patch", "image_shape", "backbone", "with_1000_classes"),
-    [
-        ("Ti", 16, (224, 224, 3), 5_524_416, 5_717_416),
-        ("S", 16, (224, 224, 3), 21_665_664, 22_050_664),
-        ("B", 16, (224, 224, 3), 85_798_656, 86_567_656),
-        ("mini", 4, (32, 32, 1), 1_200_512, 1_329_512),
-        ("micro", 4, (28, 28, 1), 204_416, 269_416),
-    ],
+@cases(
+    ("Ti", 16, (224, 224, 3), 5_524_416, 5_717_416),
+    ("S", 16, (224, 224, 3), 21_665_664, 22_050_664),
+    ("B", 16, (224, 224, 3), 85_798_656, 86_567_656),
+    ("mini", 4, (32, 32, 1), 1_200_512, 1_329_512),
+    ("micro", 4, (28, 28, 1), 204_416, 269_416),
 )
 def test_published_vits(size, patch, image_shape, backbone, with_1000_classes):
     params = Model(nn.ViT(1000, size=size, patch=patch), image_shape).variable_shapes().params

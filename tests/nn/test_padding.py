@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from tiny_networks import tiny_model
 
 from fedjax_collapse import FedAvg, Federation, Model, Outputs, nn
@@ -81,8 +81,8 @@ RIGHT = sorted(name for name in vars(Own) if callable(getattr(Own, name)) and na
 CASES = [(across, jnp.asarray) for across in (*RIGHT, *WRONG)] + [("batch_norm", np.asarray)]
 
 
-@pytest.mark.parametrize(("across", "place"), CASES)
-def test_networks_of_ones_own(federation, across, place):
+@cases(*CASES)
+def test_networks_of_ones_own(across, place, federation):
     model = Model(Own(across), federation.input_shape)
     padding._found.pop(model, None)
     examples = federation.train._replace(inputs=place(federation.train.inputs))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
-from conftest import assert_close, check
+from conftest import assert_close, cases, check
 from safetensors.numpy import save_file
 from tiny_networks import compiled
 from torch.nn.functional import interpolate
@@ -195,14 +195,11 @@ def test_files_of_all_libraries(float64, tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, loaded(vit(), tmp_path / "own"), found))
 
 
-@pytest.mark.parametrize(
-    ("whose", "usual", "other", "message"),
-    [
-        ("timm", dict(epsilon=1e-6, gelu="erf"), dict(epsilon=1e-5), "timm only with epsilon=1e-06; .* epsilon=1e-05"),
-        ("torchvision", dict(epsilon=1e-6, gelu="erf"), dict(gelu="tanh"), "torchvision only with gelu='erf'; the"),
-        ("hugging_face", dict(epsilon=1e-12, gelu="erf"), {}, "Hugging Face only with epsilon=1e-12; the network has"),
-        ("big_vision", dict(epsilon=1e-6, gelu="tanh"), {}, "the JAX codes only with gelu='tanh'; .* has gelu='erf'"),
-    ],
+@cases(
+    ("timm", dict(epsilon=1e-6, gelu="erf"), dict(epsilon=1e-5), "timm only with epsilon=1e-06; .* epsilon=1e-05"),
+    ("torchvision", dict(epsilon=1e-6, gelu="erf"), dict(gelu="tanh"), "torchvision only with gelu='erf'; the"),
+    ("hugging_face", dict(epsilon=1e-12, gelu="erf"), {}, "Hugging Face only with epsilon=1e-12; the network has"),
+    ("big_vision", dict(epsilon=1e-6, gelu="tanh"), {}, "the JAX codes only with gelu='tanh'; .* has gelu='erf'"),
 )
 def test_options_of_a_library(whose, usual, other, message, tmp_path):
     """Others than a library's are pointed out."""
@@ -231,16 +228,13 @@ def test_models_with_equal_weights_are_equal(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*outputs are those of")
-@pytest.mark.parametrize(
-    ("whose", "model", "change", "reason"),
-    [
-        ("timm", vit(4), {}, r"head.bias is \[3\], expected \[4\], head.weight is \[3, 8\], expected \[4, 8\]"),
-        ("timm", vit(), {"head.weight": None, "head.bias": None}, r"head.bias is missing, expected \[3\], head.w"),
-        ("timm", vit(head=nn.heads.ETF), {}, "the network's is not linear on the features"),
-        ("timm", vit(head=nn.heads.Simplex), {}, "the network's is not linear on the features"),
-        ("timm", vit(projector="moon", projector_dim=8), {}, "the network's is not linear on the features"),
-        ("vision_transformer", vit(), EXTRA, "the file's follows pre_logits, a layer that the network lacks"),
-    ],
+@cases(
+    ("timm", vit(4), {}, r"head.bias is \[3\], expected \[4\], head.weight is \[3, 8\], expected \[4, 8\]"),
+    ("timm", vit(), {"head.weight": None, "head.bias": None}, r"head.bias is missing, expected \[3\], head.w"),
+    ("timm", vit(head=nn.heads.ETF), {}, "the network's is not linear on the features"),
+    ("timm", vit(head=nn.heads.Simplex), {}, "the network's is not linear on the features"),
+    ("timm", vit(projector="moon", projector_dim=8), {}, "the network's is not linear on the features"),
+    ("vision_transformer", vit(), EXTRA, "the file's follows pre_logits, a layer that the network lacks"),
 )
 def test_another_classifier(whose, model, change, reason, tmp_path):
     """It stays as it was, and the rest is loaded."""
@@ -261,7 +255,7 @@ def test_half_precision(tmp_path):
         np.testing.assert_array_equal(found["norm/scale"], REFERENCE["blocks.norm.weight"].astype(ml_dtypes.bfloat16))
 
 
-@pytest.mark.parametrize(("new", "old"), [(5, 3), (3, 7), (4, 4), (1, 3), (6, 1)])
+@cases((5, 3), (3, 7), (4, 4), (1, 3), (6, 1))
 def test_interpolation(new, old):
     """As PyTorch's and SciPy's."""
     values = np.random.default_rng(0).normal(size=(old, 2))
@@ -279,14 +273,11 @@ def test_interpolation(new, old):
 
 
 @pytest.mark.filterwarnings("ignore:.*outputs are those of")
-@pytest.mark.parametrize(
-    ("whose", "name", "kind"),
-    [
-        ("torchvision", "encoder.pos_embedding", "cubic_corners"),
-        ("timm", "pos_embed", "cubic_antialias"),
-        ("hugging_face", "vit.embeddings.position_embeddings", "cubic"),
-        ("vision_transformer", "Transformer/posembed_input/pos_embedding", "corners"),
-    ],
+@cases(
+    ("torchvision", "encoder.pos_embedding", "cubic_corners"),
+    ("timm", "pos_embed", "cubic_antialias"),
+    ("hugging_face", "vit.embeddings.position_embeddings", "cubic"),
+    ("vision_transformer", "Transformer/posembed_input/pos_embedding", "corners"),
 )
 def test_positions_are_interpolated_as_by_the_library(whose, name, kind, tmp_path):
     """By rows and columns, here of a grid that is not square; the class token's row is apart."""
@@ -311,16 +302,13 @@ def test_positions_without_a_class_token():
 NO_KEYS = r"codes: wrong .*block_0,1/MultiHeadDotProductAttention_1/key/kernel \[8, 2, 4\], expected \[8, 4, 2\]"
 
 
-@pytest.mark.parametrize(
-    ("whose", "model", "change", "message"),
-    [
-        ("timm", vit(depth=4), {"norm.bias": None}, r"names of timm: missing blocks.2,3.attn.qkv.bias \[24\], .*,"),
-        ("timm", vit(mlp_width=16), {}, r"wrong blocks.0,1.mlp.fc1.bias \[12\], expected \[16\], blocks.0,1.mlp.fc1.w"),
-        ("timm", vit(pool="mean"), {}, r"unexpected cls_token \[1, 1, 8\]; wrong pos_embed \[1, 7, 8\], .* \[1, 6"),
-        ("timm", Model(nn.MLP(3), (4, 6, 3)), {}, "it holds the weights of a ViT, by .* of timm; the network is MLP"),
-        ("timm", vit(), {"patch_embed.proj.weight": None}, "it holds .*; expected the weights of a ViT, such as patch"),
-        ("big_vision", vit(heads=4, gelu="tanh"), {}, NO_KEYS),
-    ],
+@cases(
+    ("timm", vit(depth=4), {"norm.bias": None}, r"names of timm: missing blocks.2,3.attn.qkv.bias \[24\], .*,"),
+    ("timm", vit(mlp_width=16), {}, r"wrong blocks.0,1.mlp.fc1.bias \[12\], expected \[16\], blocks.0,1.mlp.fc1.w"),
+    ("timm", vit(pool="mean"), {}, r"unexpected cls_token \[1, 1, 8\]; wrong pos_embed \[1, 7, 8\], .* \[1, 6"),
+    ("timm", Model(nn.MLP(3), (4, 6, 3)), {}, "it holds the weights of a ViT, by .* of timm; the network is MLP"),
+    ("timm", vit(), {"patch_embed.proj.weight": None}, "it holds .*; expected the weights of a ViT, such as patch"),
+    ("big_vision", vit(heads=4, gelu="tanh"), {}, NO_KEYS),
 )
 def test_what_does_not_fit_is_named(whose, model, change, message, tmp_path):
     file = write(tmp_path, FILES[whose] | change)
@@ -337,16 +325,13 @@ def test_other_files(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*outputs are those of")
-@pytest.mark.parametrize(
-    ("whose", "change", "message"),
-    [
-        ("timm", {"norm.bias": np.full(WIDTH, np.nan)}, "norm.bias has NaN, infinity or values beyond float32"),
-        ("timm", {"norm.bias": np.full(WIDTH, 1e39)}, "norm.bias has NaN, infinity or values beyond float32; "),
-        ("timm", {"norm.bias": np.full(WIDTH, np.inf, ml_dtypes.bfloat16)}, "norm.bias has .* values beyond bfloat16"),
-        ("big_vision", {"head/bias": np.full(CLASSES, -np.inf)}, "head/bias has NaN, infinity or"),
-        ("big_vision", {"head/bias/x": np.ones(3)}, "it holds head/bias and head/bias/x, expected an array or others"),
-        ("timm", {"params/a": np.ones(3), "params/a/b/c": np.ones(3)}, "it holds params/a and params/a/b/c, expected"),
-    ],
+@cases(
+    ("timm", {"norm.bias": np.full(WIDTH, np.nan)}, "norm.bias has NaN, infinity or values beyond float32"),
+    ("timm", {"norm.bias": np.full(WIDTH, 1e39)}, "norm.bias has NaN, infinity or values beyond float32; "),
+    ("timm", {"norm.bias": np.full(WIDTH, np.inf, ml_dtypes.bfloat16)}, "norm.bias has .* values beyond bfloat16"),
+    ("big_vision", {"head/bias": np.full(CLASSES, -np.inf)}, "head/bias has NaN, infinity or"),
+    ("big_vision", {"head/bias/x": np.ones(3)}, "it holds head/bias and head/bias/x, expected an array or others"),
+    ("timm", {"params/a": np.ones(3), "params/a/b/c": np.ones(3)}, "it holds params/a and params/a/b/c, expected"),
 )
 def test_weights_that_are_not_finite_or_not_a_tree(whose, change, message, tmp_path):
     """In npz and in safetensors; the classifier that is not loaded may be anything."""

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, check
+from conftest import assert_close, cases, check
 from reference.tokens import TorchLSTM, TorchTransformer
 from tiny_networks import compiled
 
@@ -23,15 +23,12 @@ def model_of(network, length=LENGTH, **options):
     return Model(network, (length,), input_dtype="int32", **options)
 
 
-@pytest.mark.parametrize(
-    ("network", "length", "count", "rows", "features"),
-    [
-        (nn.StackOverflowLSTM(10_004), 20, 4_050_748, 20, 96),
-        (nn.StackOverflowLSTM(10_004, tied=True), 20, 3_080_360, 20, 96),
-        (nn.ShakespeareLSTM(90), 80, 820_522, 80, 256),
-        (nn.ShakespeareLSTM(80, predicts="last"), 80, 817_872, 1, 256),
-        (nn.PflTransformer(10_004), 20, 1_962_912, 20, 96),
-    ],
+@cases(
+    (nn.StackOverflowLSTM(10_004), 20, 4_050_748, 20, 96),
+    (nn.StackOverflowLSTM(10_004, tied=True), 20, 3_080_360, 20, 96),
+    (nn.ShakespeareLSTM(90), 80, 820_522, 80, 256),
+    (nn.ShakespeareLSTM(80, predicts="last"), 80, 817_872, 1, 256),
+    (nn.PflTransformer(10_004), 20, 1_962_912, 20, 96),
 )
 def test_numbers_of_parameters(network, length, count, rows, features):
     model = model_of(network, length)
@@ -123,17 +120,14 @@ def test_dropout_needs_a_key_and_training():
     assert np.array_equal(plain, evaluated) and not np.allclose(plain, with_key)
 
 
-@pytest.mark.parametrize(
-    ("network", "dtype", "message"),
-    [
-        (nn.StackOverflowLSTM(9), float, "StackOverflowLSTM: its inputs are float32 of 2 axes, expected ids of tokens"),
-        (nn.StackOverflowLSTM(9, projector="feduv"), int, "projector feduv has BatchNorm, which networks of tokens"),
-        (nn.StackOverflowLSTM(9, tied=True, vocabulary=7), int, "tied, with 7 ids and 9 classes"),
-        (nn.StackOverflowLSTM(9, tied=True, head=nn.heads.ETF), int, "tied logits have no head of their own"),
-        (nn.StackOverflowLSTM(9, hidden=0), int, "hidden 0 is too small"),
-        (nn.PflTransformer(9, heads=7), int, "embedding 96 with 7 heads, expected an even multiple"),
-        (nn.ShakespeareLSTM(9, predicts="first"), int, "predicts 'first': expected one of every, last"),
-    ],
+@cases(
+    (nn.StackOverflowLSTM(9), float, "StackOverflowLSTM: its inputs are float32 of 2 axes, expected ids of tokens"),
+    (nn.StackOverflowLSTM(9, projector="feduv"), int, "projector feduv has BatchNorm, which networks of tokens"),
+    (nn.StackOverflowLSTM(9, tied=True, vocabulary=7), int, "tied, with 7 ids and 9 classes"),
+    (nn.StackOverflowLSTM(9, tied=True, head=nn.heads.ETF), int, "tied logits have no head of their own"),
+    (nn.StackOverflowLSTM(9, hidden=0), int, "hidden 0 is too small"),
+    (nn.PflTransformer(9, heads=7), int, "embedding 96 with 7 heads, expected an even multiple"),
+    (nn.ShakespeareLSTM(9, predicts="first"), int, "predicts 'first': expected one of every, last"),
 )
 def test_wrong_options(network, dtype, message):
     check(message, Model(network, (4,), input_dtype=dtype).variable_shapes)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits, check, one_line
+from conftest import assert_close, assert_same_bits, cases, check, one_line
 from safetensors.torch import save_file
 from tiny_networks import TINY, batch_of, compiled, tiny_model
 from torch.nn.functional import batch_norm, conv2d, linear
@@ -177,16 +177,13 @@ def mlp_state():
 
 
 @pytest.mark.filterwarnings("ignore:.*classifier keeps its initial")
-@pytest.mark.parametrize(
-    ("saved", "model", "message"),
-    [
-        (lambda: resnet(stem_size=7), our_resnet(), r"wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
-        (resnet, our_resnet(blocks=(3, 1)), r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all"),
-        (resnet, our_resnet(norm="none"), r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
-        (resnet, tiny_model("mlp", norm="batch"), r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp"),
-        (mlp_state, tiny_model("mlp", hidden=(12, 9)), r"of to_torch: wrong backbone.3.bias \[8\], expected \[9\], .*"),
-        (mlp_state, TORCH["small_cnn"], r"missing backbone.1.weight .*unexpected backbone.1|missing .*in all\); unex"),
-    ],
+@cases(
+    (lambda: resnet(stem_size=7), our_resnet(), r"wrong conv1.weight \[8, 3, 7, 7\], expected \[8, 3, 3, 3\]; cha"),
+    (resnet, our_resnet(blocks=(3, 1)), r"of torchvision: missing layer1.2.bn1.running_mean \[8\], .* \(10 in all"),
+    (resnet, our_resnet(norm="none"), r"of to_torch: missing backbone.0.bias \[8\], .*; unexpected bn1.bias \[8\]"),
+    (resnet, tiny_model("mlp", norm="batch"), r"it holds .* \(4\d in all\); .*, or of save_weights \(network mlp"),
+    (mlp_state, tiny_model("mlp", hidden=(12, 9)), r"of to_torch: wrong backbone.3.bias \[8\], expected \[9\], .*"),
+    (mlp_state, TORCH["small_cnn"], r"missing backbone.1.weight .*unexpected backbone.1|missing .*in all\); unex"),
 )
 def test_what_does_not_fit_is_named(saved, model, message, tmp_path):
     torch.save(saved(), file := tmp_path / "net.pt")

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from conftest import check
+from conftest import cases, check
 
 from fedjax_collapse.run.privacy import Mechanism, epsilon, noise_multiplier
 from fedjax_collapse.run.privacy.accounting import _library
@@ -69,7 +69,7 @@ def test_a_limit_is_of_the_largest_group():
     assert epsilon(of_seven, 3.0, 1e-2) == epsilon(of_nine, 3.0, 1e-2) > 0.4
 
 
-@pytest.mark.parametrize(("sizes", "rdp"), [((1000, 50, 1500), 4.7189), ((342_477, 400, 2000), 0.73015)])
+@cases(((1000, 50, 1500), 4.7189), ((342_477, 400, 2000), 0.73015))
 def test_noise_by_rdp(sizes, rdp):
     mechanism = Mechanism(*sizes)
     found = noise_multiplier(mechanism, 2.0, 1e-6, "rdp")
@@ -82,9 +82,7 @@ def test_noise_by_pld():
     assert found == pytest.approx(4.4225, rel=2e-4) and epsilon(mechanism, found, 1e-6) <= 2
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "options", "message"),
-    [
+@cases(
         (Mechanism(0, 1, 1), {}, "privacy: population 0 is too small"),
         (Mechanism(10, 20, 1), {}, "privacy: population 10: expected at least the 20 clients of a round"),
         (Mechanism(10, 2, 9, bands=9), {}, IN_GROUPS),
@@ -94,8 +92,7 @@ def test_noise_by_pld():
         (Mechanism(9, 3, 1, neighbours="replace"), dict(accountant="rdp"), "rdp: it does not support Poisson sampling"),
         (Mechanism(9, 3, 1, "none", places=4), {}, "privacy: none sampling: expected poisson with places"),
         (Mechanism(9, 3, 1), dict(delta=0.0), "privacy: delta 0: expected a number between 0 and 1"),
-    ],
-)  # fmt: skip
+    )  # fmt: skip
 def test_wrong_input(mechanism, options, message):
     check(re.escape(message), epsilon, mechanism, **{"noise_multiplier": 1.0, "delta": 1e-5} | options)
 

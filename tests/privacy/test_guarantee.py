@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check, run_at_once
+from conftest import cases, check, run_at_once
 from flax import struct
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -61,9 +61,7 @@ def beside(**others):
     return FedAvg(TRAINING, {**others, "dp": DPFedAvg()})
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options", "message"),
-    [
+@cases(
         (beside(feddyn=methods.FedDyn()), {}, "method dp: weights of clients 'equal' depend on the other clients"),
         (beside(moon=methods.MOON(), s=methods.Scaffold()), {}, "methods dp and s: clients also send a report of s"),
         (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
@@ -89,9 +87,8 @@ def beside(**others):
         (beside(ditto=methods.Ditto(), moon=methods.MOON(), feddecorr=methods.FedDecorr()), {}, ""),
         (PRIVATE, dict(participation=dataclasses.replace(POISSON, dropout=0.1, upload_loss=0.1, clock=CLOCK)), ""),
         (PRIVATE, dict(on_nan="continue", stop_at_accuracy=0.5), ""),
-    ],
-)  # fmt: skip
-def test_what_breaks_the_guarantee(federation, network, monkeypatch, algorithm, options, message):
+    )  # fmt: skip
+def test_what_breaks_the_guarantee(algorithm, options, message, federation, network, monkeypatch):
     """Before a round is traced."""
     options = dict(participation=POISSON if algorithm.methods else 1.0, name="run", should_stop=lambda: True) | options
     if not message:
@@ -101,7 +98,7 @@ def test_what_breaks_the_guarantee(federation, network, monkeypatch, algorithm, 
     check(re.escape(message), run_at_once, federation, network, algorithm, **options)
 
 
-@pytest.mark.parametrize(("z", "expected"), [(1.0, 3.139), (1.9, 1.438)])
+@cases((1.0, 3.139), (1.9, 1.438))
 def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
     """By the closed formula of two Gaussian releases (Balle and Wang, 2018), of what one more client sends.
 
@@ -143,19 +140,16 @@ def test_running_statistics(federation, model):
     PRIVATE.check(group)
 
 
-@pytest.mark.parametrize(
-    ("rule", "method", "population", "expected"),
-    [
-        (POISSON, DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=None)),
-        (Participation(0.6, engine.Poisson(4)), DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=4)),
-        (POISSON, DPFedAvg(), 900, dict(sampling="poisson", cohort=3, places=12)),
-        (POISSON, DPFedAvg(noise_cohort_size=30), 900, dict(sampling="poisson", cohort=30, places=58)),
-        (Participation(0.6, engine.Poisson(4)), DPFedAvg(noise_cohort_size=30), 900, dict(cohort=30, places=40)),
-        (Participation(0.2, engine.Poisson(1, 3)), DPFedAvg(bands=2), 9, dict(cohort=1, places=1, bands=3)),
-        (Participation(0.6), DPFedAvg(), 5, dict(sampling="without_replacement", cohort=3, neighbours="replace")),
-        (Participation(1.0), DPFedAvg(), 5, dict(sampling="none", cohort=5, neighbours="add_or_remove")),
-        (Participation(1.0), DPFedAvg(), 50, dict(sampling="without_replacement", cohort=5)),
-    ],
+@cases(
+    (POISSON, DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=None)),
+    (Participation(0.6, engine.Poisson(4)), DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=4)),
+    (POISSON, DPFedAvg(), 900, dict(sampling="poisson", cohort=3, places=12)),
+    (POISSON, DPFedAvg(noise_cohort_size=30), 900, dict(sampling="poisson", cohort=30, places=58)),
+    (Participation(0.6, engine.Poisson(4)), DPFedAvg(noise_cohort_size=30), 900, dict(cohort=30, places=40)),
+    (Participation(0.2, engine.Poisson(1, 3)), DPFedAvg(bands=2), 9, dict(cohort=1, places=1, bands=3)),
+    (Participation(0.6), DPFedAvg(), 5, dict(sampling="without_replacement", cohort=3, neighbours="replace")),
+    (Participation(1.0), DPFedAvg(), 5, dict(sampling="none", cohort=5, neighbours="add_or_remove")),
+    (Participation(1.0), DPFedAvg(), 50, dict(sampling="without_replacement", cohort=5)),
 )
 def test_what_is_accounted_for(rule, method, population, expected):
     found = guarantee.mechanism(Privacy(1e-5, population), FedAvg(methods={"dp": method}), rule, 7, 5)
@@ -180,7 +174,7 @@ def test_names_of_epsilon():
     assert guarantee.statement(None, FedAvg(), *run[1:]) == ({}, {})
 
 
-@pytest.mark.parametrize("found", [3.99928, 130.812, 0.0123411, 9.0, 2950.0001])
+@cases(3.99928, 130.812, 0.0123411, 9.0, 2950.0001)
 def test_what_is_printed_is_not_below_what_is_spent(found, monkeypatch):
     monkeypatch.setattr(guarantee.accounting, "epsilon", lambda *arguments: found)
     run = FedAvg(methods={"dp": DPFedAvg()}), Participation(0.6), 3, 5
@@ -260,8 +254,8 @@ def test_a_study(tmp_path, capsys):
     assert summary["private"]["epsilon/0.001"]["mean"] == says["epsilon"]
 
 
-@pytest.mark.parametrize("privacy", ["delta=1e-3", "delta=1e-3, population=9_999", "epsilon=1.0, delta=1e-3"])
-def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
+@cases("delta=1e-3", "delta=1e-3, population=9_999", "epsilon=1.0, delta=1e-3")
+def test_all_arms_are_validated_first(privacy, tmp_path, capsys, monkeypatch):
     """One line, before a round of any arm is traced."""
     monkeypatch.setattr("experiments.study.groups.prepare", None)
     config = write_config(
@@ -273,14 +267,11 @@ def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(epsilon=1.0, delta=1e-5), "privacy: no population"),
-        (dict(epsilon=1.0, delta=1e-5, population=9, z=1), "unknown option of privacy 'z'"),
-        (dict(epsilon=1.0, population=9), "privacy.delta is missing"),
-        (dict(epsilon=-1.0, delta=1e-5, population=20), "privacy.epsilon -1 is not positive"),
-    ],
+@cases(
+    (dict(epsilon=1.0, delta=1e-5), "privacy: no population"),
+    (dict(epsilon=1.0, delta=1e-5, population=9, z=1), "unknown option of privacy 'z'"),
+    (dict(epsilon=1.0, population=9), "privacy.delta is missing"),
+    (dict(epsilon=-1.0, delta=1e-5, population=20), "privacy.epsilon -1 is not positive"),
 )
 def test_wrong_configs(changes, message):
     config = plain(base.get_config()) | dict(privacy=changes, methods=dict(dp_fedavg=dict()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import markdown
 import pytest
+from conftest import cases
 
 from experiments.commands import manual
 from fedjax_collapse import UserError, methods
@@ -66,7 +67,7 @@ def test_equations_convert(mathml, caplog):
     assert "$" not in html
 
 
-@pytest.mark.parametrize("latex", [r"\frac{a", r"a & b", r"\unknown"])
+@cases(r"\frac{a", r"a & b", r"\unknown")
 def test_an_equation_that_cannot_be_converted_is_named(latex, mathml, caplog):
     mathml.Equation.page = "page.md"
     markdown.markdown(f"an equation ${latex}$", extensions=[mathml.Equations()])

@@ -10,6 +10,7 @@ import jupyter_client
 import nbformat
 import numpy as np
 import pytest
+from conftest import cases
 
 from experiments.configs import quickstart
 from experiments.notebooks import execute
@@ -77,7 +78,7 @@ def test_saved_without_traces_of_a_machine(name):
     assert "widget-view" not in text
 
 
-@pytest.mark.parametrize("version", ["0.7.2", "0.13.0"])
+@cases("0.7.2", "0.13.0")
 def test_another_jax_is_not_replaced_but_reported_in_one_line(version, monkeypatch):
     monkeypatch.setattr(jax, "__version__", version)
     with pytest.raises(Exception, match=f"^Found JAX {version}, ") as stopped:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import cases
 from study_files import write_cells
 from test_report import make_study
 from unrendered import ROOT
@@ -89,17 +90,14 @@ def test_site_has_no_problems(problems, tmp_path):
     assert not [problem for page in pages for problem in problems(page)]
 
 
-@pytest.mark.parametrize(
-    "body, words",
-    [
-        ("<p>as it should be", ""),
-        ("<p style='width: 900px'>wide", "is 908 wide at 400"),
-        ("<p style='overflow: hidden'><img style='margin-left: 500px' src='x.png'>", "ERR_FILE_NOT_FOUND"),
-        ("<img src='http://localhost:9/x.png'>", "asks for http://localhost:9/x.png"),
-        ("<script>undefined.x</script>", "Cannot read properties of undefined"),
-        ("<script>console.error('words')</script>", "words"),
-        ("<style>body { background: #fff; color: #000 }</style>", "is not dark"),
-    ],
+@cases(
+    ("<p>as it should be", ""),
+    ("<p style='width: 900px'>wide", "is 908 wide at 400"),
+    ("<p style='overflow: hidden'><img style='margin-left: 500px' src='x.png'>", "ERR_FILE_NOT_FOUND"),
+    ("<img src='http://localhost:9/x.png'>", "asks for http://localhost:9/x.png"),
+    ("<script>undefined.x</script>", "Cannot read properties of undefined"),
+    ("<script>console.error('words')</script>", "words"),
+    ("<style>body { background: #fff; color: #000 }</style>", "is not dark"),
 )
 def test_problems_of_a_page_are_found(body, words, problems, tmp_path):
     style = "<style>:root { color-scheme: light dark } body { background: Canvas; color: CanvasText }</style>"

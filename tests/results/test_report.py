@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import cases, one_line
 from study_files import configure, rewrite, write_run
 
 from experiments.commands import report
@@ -281,23 +281,20 @@ ROWS = '{"round": 1, "accuracy": 0.1}\n{"round": 2, "accuracy": 0.1, "R": null, 
 ONES, COUNTS = np.ones((1, 4)), np.ones((3, 2), int)
 
 
-@pytest.mark.parametrize(
-    "name, content, words",
-    [
-        ("config.json", None, "has neither config.json nor metrics.jsonl"),
-        ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n', "line 1: not valid JSON"),
-        ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n', "NaN is not a number"),
-        ("only/seed0/metrics.jsonl", ROWS, "R is in only one of the rows of rounds 1 and 2"),
-        ("only/seed0/spectra.npz", dict(round=[1], server=ONES, local=ONES[:, 1:]), "has shape (1, 3)"),
-        ("only/seed1/spectra.npz", dict(round=[1], server=ONES[:, 1:], local=ONES[:, 1:]), "3 features"),
-        ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": ONES}, "task_loss among them"),
-        ("only/seed0/partition.npz", dict(class_counts=COUNTS, domain_counts=COUNTS), "no array 'domain_names'"),
-        ("only/seed0/summary.json", '{"accuracy": 1.0}', "has no headline"),
-        ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}', "paper"),
-        ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81, "81 levels"),
-    ],
+@cases(
+    ("config.json", None, "has neither config.json nor metrics.jsonl"),
+    ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n', "line 1: not valid JSON"),
+    ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n', "NaN is not a number"),
+    ("only/seed0/metrics.jsonl", ROWS, "R is in only one of the rows of rounds 1 and 2"),
+    ("only/seed0/spectra.npz", dict(round=[1], server=ONES, local=ONES[:, 1:]), "has shape (1, 3)"),
+    ("only/seed1/spectra.npz", dict(round=[1], server=ONES[:, 1:], local=ONES[:, 1:]), "3 features"),
+    ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": ONES}, "task_loss among them"),
+    ("only/seed0/partition.npz", dict(class_counts=COUNTS, domain_counts=COUNTS), "no array 'domain_names'"),
+    ("only/seed0/summary.json", '{"accuracy": 1.0}', "has no headline"),
+    ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}', "paper"),
+    ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81, "81 levels"),
 )
-def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content, words):
+def test_broken_input_is_one_line_that_names_the_file(name, content, words, tmp_path):
     study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
     if content is None:
         (study / name).unlink()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import cases
 from study_files import configure, rewrite
 from test_report import make_study
 
@@ -26,8 +27,8 @@ FILES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link to itself", "socket"])
-def test_what_is_no_file_is_one_line_and_no_wait(tmp_path, monkeypatch, kind):
+@cases("pipe", "folder", "device", "link to itself", "socket")
+def test_what_is_no_file_is_one_line_and_no_wait(kind, tmp_path, monkeypatch):
     study = small_study(tmp_path / "s", seeds=1)
     monkeypatch.chdir(study)  # the path of a socket is short
     make = {
@@ -147,8 +148,8 @@ def test_files_of_other_content_are_tabulated_or_refused(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "clients.npz", "spectra.npz", "partition.npz"])
-def test_files_of_other_content_are_drawn_or_refused(tmp_path, monkeypatch, name):
+@cases("config.json", "metrics.jsonl", "clients.npz", "spectra.npz", "partition.npz")
+def test_files_of_other_content_are_drawn_or_refused(name, tmp_path, monkeypatch):
     def figures_of(*arguments):
         return [of for of in contents.figures_of(*arguments) if of[1].draw in OF_FILE.get(name, (of[1].draw,))]
 
@@ -158,8 +159,8 @@ def test_files_of_other_content_are_drawn_or_refused(tmp_path, monkeypatch, name
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [1e308, 1e-320, None])
-def test_numbers_of_any_size_are_drawn(tmp_path, value):
+@cases(1e308, 1e-320, None)
+def test_numbers_of_any_size_are_drawn(value, tmp_path):
     """What is larger than an axis can be counts as not finite; where all is null, no numbers have a column."""
     study = small_study(tmp_path / "s", seeds=1)
     run = study / "only" / "seed0"

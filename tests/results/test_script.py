@@ -4,8 +4,7 @@ import csv
 
 import jax
 import pandas as pd
-import pytest
-from conftest import check
+from conftest import cases, check
 from small_studies import tree
 
 import fedjax_collapse as fc
@@ -60,15 +59,12 @@ def test_a_federation_of_each_seed_and_more_rounds(federation, network, tmp_path
     assert longer.rounds == 2 and len(longer.frame) == 8 and not longer.unfinished
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (dict(seeds=()), "study: no seeds, expected at least one"),
-        (dict(arms={}), "study: no arms, expected at least one"),
-        (dict(arms={"a/b": FedAvg(TRAINING)}, folder="s"), "arm 'a/b': its runs are in a folder of that name"),
-    ],
+@cases(
+    (dict(seeds=()), "study: no seeds, expected at least one"),
+    (dict(arms={}), "study: no arms, expected at least one"),
+    (dict(arms={"a/b": FedAvg(TRAINING)}, folder="s"), "arm 'a/b': its runs are in a folder of that name"),
 )
-def test_what_makes_no_sense(federation, network, tmp_path, monkeypatch, options, words):
+def test_what_makes_no_sense(options, words, federation, network, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check(words, fc.study, federation, network, **dict(arms=ARMS, rounds=1) | options)
     assert not any(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from conftest import cases
 from study_files import unfinish, write_cells
 
 from experiments.commands import report
@@ -41,21 +42,18 @@ def test_a_report_of_the_same_files_is_left_as_it_is(finished):
     assert {"report.html", "report/a 1/accuracy.csv", "report/accuracy.csv"} <= times.keys()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda folder: (folder / "report.html").unlink(),
-        lambda folder: (folder / "report" / "accuracy.csv").unlink(),
-        lambda folder: (folder / "report" / "made_from.json").write_text("{"),
-        lambda folder: shutil.copytree(folder / "b" / "base" / "seed0", folder / "b" / "base" / "seed2"),
-        lambda folder: unfinish(folder, "b/base/seed1"),
-        lambda folder: report.main([str(folder), "--arms=base"]),
-        lambda folder: (file := folder / "report" / "made_from.json").write_text(
-            file.read_text().replace(up_to_date.code(), "other code")
-        ),
-    ],
+@cases(
+    lambda folder: (folder / "report.html").unlink(),
+    lambda folder: (folder / "report" / "accuracy.csv").unlink(),
+    lambda folder: (folder / "report" / "made_from.json").write_text("{"),
+    lambda folder: shutil.copytree(folder / "b" / "base" / "seed0", folder / "b" / "base" / "seed2"),
+    lambda folder: unfinish(folder, "b/base/seed1"),
+    lambda folder: report.main([str(folder), "--arms=base"]),
+    lambda folder: (file := folder / "report" / "made_from.json").write_text(
+        file.read_text().replace(up_to_date.code(), "other code")
+    ),
 )
-def test_whatever_changes_the_report_makes_it_again(finished, change):
+def test_whatever_changes_the_report_makes_it_again(change, finished):
     folder, finish_again = finished
     change(folder)
     assert finish_again() and (folder / "report" / "accuracy.csv").exists()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import cases
 from study_files import configure, rewrite, write_run
 
 from experiments.commands import report
@@ -28,18 +29,15 @@ NONE = "No arm raises effective rank: feddecorr comes nearest with {} times that
 NONE += "No arm raises accuracy: feddecorr comes nearest with {} points over fedavg, {}"
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "ranks", "sentence", "shares"),
-    [
-        ((0.6, 0.7, 0.51), (6.0, 8.5, 5.0), MOST, ("1.3", "2 of 3 (1.0 to 1.7)", "+10.3", "3 of 3 (+1.0 to +20.0)")),
-        ((0.6, 0.7, 0.49), (None, 6.0, 6.0), MOST.partition("{}. ")[2], ("+9.7", "2 of 3 (−1.0 to +20.0)")),
-        ((0.6, 0.2, 0.5), (4.0, 4.0, 5.5), NONE, ("0.9", "1 of 3 (0.8 to 1.1)", "−6.7", "1 of 3 (−30.0 to +10.0)")),
-        ((0.5, 0.5, 0.501), (5.0, 5.0, 5.1), NONE, ("1.0", "1 of 3 (1.0 to 1.0)", "+0.0", "1 of 3 (+0.0 to +0.1)")),
-        ((0.6, None, None), (6.0, 6.0, 6.0), MOST, ("1.2", "in the only seed", "+10.0", "in the only seed")),
-        ((None, None, None), (6.0, 6.0, 6.0), "", ()),
-    ],
+@cases(
+    ((0.6, 0.7, 0.51), (6.0, 8.5, 5.0), MOST, ("1.3", "2 of 3 (1.0 to 1.7)", "+10.3", "3 of 3 (+1.0 to +20.0)")),
+    ((0.6, 0.7, 0.49), (None, 6.0, 6.0), MOST.partition("{}. ")[2], ("+9.7", "2 of 3 (−1.0 to +20.0)")),
+    ((0.6, 0.2, 0.5), (4.0, 4.0, 5.5), NONE, ("0.9", "1 of 3 (0.8 to 1.1)", "−6.7", "1 of 3 (−30.0 to +10.0)")),
+    ((0.5, 0.5, 0.501), (5.0, 5.0, 5.1), NONE, ("1.0", "1 of 3 (1.0 to 1.0)", "+0.0", "1 of 3 (+0.0 to +0.1)")),
+    ((0.6, None, None), (6.0, 6.0, 6.0), MOST, ("1.2", "in the only seed", "+10.0", "in the only seed")),
+    ((None, None, None), (6.0, 6.0, 6.0), "", ()),
 )
-def test_it_says_what_the_numbers_say(tmp_path, accuracies, ranks, sentence, shares):
+def test_it_says_what_the_numbers_say(accuracies, ranks, sentence, shares, tmp_path):
     words = [f"higher in {of.replace(' (', ' seeds (')}" if " of " in of else of for of in shares]
     assert verdict(load(write(tmp_path, accuracies, ranks))) == sentence.format(*words)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import assert_same_bits, run_at_once
+from conftest import assert_same_bits, cases, run_at_once
 from orbax.checkpoint import v1 as ocp
 
 from fedjax_collapse import FedAvg, LocalTraining, Scaffold, engine
@@ -54,8 +54,8 @@ def full(*_):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["host", "device"])
-def test_a_run_goes_on_while_a_checkpoint_is_written(run, tmp_path, monkeypatch, storage):
+@cases("host", "device")
+def test_a_run_goes_on_while_a_checkpoint_is_written(storage, run, tmp_path, monkeypatch):
     """Round 2 has changed every state when that of round 1 is written; what is left is as if that had been at once."""
     expected = run(tmp_path / "expected", storage=storage)
     blocked, seen = Blocked(monkeypatch), []
@@ -144,8 +144,8 @@ def test_two_runs_at_once(tmp_path, monkeypatch):
     assert [Checkpoints(tmp_path / str(number)).rounds for number in range(3)] == [(3, 4)] * 3
 
 
-@pytest.mark.parametrize("ask", ["save", "rounds", "load", "wait"])
-def test_what_goes_wrong_is_raised_by_what_comes_next_and_once(tmp_path, monkeypatch, ask):
+@cases("save", "rounds", "load", "wait")
+def test_what_goes_wrong_is_raised_by_what_comes_next_and_once(ask, tmp_path, monkeypatch):
     state, checkpoints = {"w": np.zeros(3)}, Checkpoints(tmp_path)
     questions = {
         "save": lambda: checkpoints.save(3, state, {}),
@@ -164,8 +164,8 @@ def test_what_goes_wrong_is_raised_by_what_comes_next_and_once(tmp_path, monkeyp
     assert checkpoints.rounds == ((1, 3) if ask == "save" else (1,))
 
 
-@pytest.mark.parametrize("fails_in", [1, 2])
-def test_a_full_disk_reaches_whoever_waits_for_the_run(run, tmp_path, monkeypatch, fails_in):
+@cases(1, 2)
+def test_a_full_disk_reaches_whoever_waits_for_the_run(fails_in, run, tmp_path, monkeypatch):
     """At the next save, and after the last one at the end; the same call continues when there is room."""
     save, calls = ocp.save, iter(range(1, 9))
     with monkeypatch.context() as patch:
@@ -189,8 +189,8 @@ def test_an_error_of_the_run_goes_before_one_of_the_writing(run, tmp_path, monke
     assert rounds_kept(tmp_path) == (0,)  # and nothing is left to raise
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(run, tmp_path, blocked, interruptible, times):
+@cases(1, 2)
+def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(times, run, tmp_path, blocked, interruptible):
     """The first stops after a checkpoint, the second at once: what was being written is written."""
     expected = run(None, rounds=4).variables
 

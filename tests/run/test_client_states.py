@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,23 +85,20 @@ def flip(path, place=-1):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: flip(folder / "0.bin", 50), "states: the state of client 2 differs from what was written"),
-        (lambda folder: flip(folder / "2.bin", 32), "states: the state of client 2 differs from what was written"),
-        (lambda folder: flip(folder / "checksums.bin", 32), "states: differs from what was written up to round 2"),
-        (lambda folder: (folder / "checksums.bin").write_bytes(bytes(96)), "states: differs from what was written up"),
-        (lambda folder: (folder / "log" / "2.npz").unlink(), "states: differs from what was written up to round 2"),
-        (lambda folder: flip(folder / "log" / "2.npz", 60), r"log/2.npz: not a readable \.npz file"),
-        (lambda folder: (folder / "log/1.npz").replace(folder / "log/2.npz"), "states: differs from what was written"),
-        (lambda folder: np.savez(folder / "log" / "2.npz", ids=np.array([1])), "log/2.npz: differs from what was"),
-        (lambda folder: (folder / "1.bin").unlink(), r"1\.bin: is missing; the states of the clients are lost"),
-        (lambda folder: (folder / "checksums.bin").unlink(), "checksums.bin: is missing"),
-        (lambda folder: swap_clients(folder), "states: differs from what was written up to round 2|client 1 differs"),
-    ],
+@cases(
+    (lambda folder: flip(folder / "0.bin", 50), "states: the state of client 2 differs from what was written"),
+    (lambda folder: flip(folder / "2.bin", 32), "states: the state of client 2 differs from what was written"),
+    (lambda folder: flip(folder / "checksums.bin", 32), "states: differs from what was written up to round 2"),
+    (lambda folder: (folder / "checksums.bin").write_bytes(bytes(96)), "states: differs from what was written up"),
+    (lambda folder: (folder / "log" / "2.npz").unlink(), "states: differs from what was written up to round 2"),
+    (lambda folder: flip(folder / "log" / "2.npz", 60), r"log/2.npz: not a readable \.npz file"),
+    (lambda folder: (folder / "log/1.npz").replace(folder / "log/2.npz"), "states: differs from what was written"),
+    (lambda folder: np.savez(folder / "log" / "2.npz", ids=np.array([1])), "log/2.npz: differs from what was"),
+    (lambda folder: (folder / "1.bin").unlink(), r"1\.bin: is missing; the states of the clients are lost"),
+    (lambda folder: (folder / "checksums.bin").unlink(), "checksums.bin: is missing"),
+    (lambda folder: swap_clients(folder), "states: differs from what was written up to round 2|client 1 differs"),
 )
-def test_damage_is_noticed_before_it_is_used(tmp_path, damage, message):
+def test_damage_is_noticed_before_it_is_used(damage, message, tmp_path):
     """After the last checkpoint, of round 2, a third round was written."""
     states, folder = StoredStates(tmp_path / "states", INITIAL, 6, 0), tmp_path / "states"
     for round, ids in enumerate(([1, 2], [2, 4], [1, 5])):

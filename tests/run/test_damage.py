@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from small_studies import rows_of, start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
@@ -124,15 +124,12 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(opening):
     assert tree(place) == before
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: this row differs from what was written"),
-        (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: round 1 comes after round 1"),
-        (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
-    ],
+@cases(
+    (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: this row differs from what was written"),
+    (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: round 1 comes after round 1"),
+    (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
 )
-def test_a_damaged_lost_or_doubled_row_is_named(opening, change, words):
+def test_a_damaged_lost_or_doubled_row_is_named(change, words, opening):
     """None is emptied, as both checkpoints need it."""
     place, open_folder = opening
     lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
@@ -142,16 +139,13 @@ def test_a_damaged_lost_or_doubled_row_is_named(opening, change, words):
     assert tree(place) == before
 
 
-@pytest.mark.parametrize(
-    ("change", "lost"),
-    [
-        (lambda lines: [lines[0], b"\x80" + lines[1][1:], *lines[2:]], (2,)),
-        (lambda lines: [lines[0].replace(b'"round": 1', b'"round": 9'), *lines[1:]], (1,)),
-        (lambda lines: lines[:1], (2, 3, 4)),
-        (lambda lines: [lines[0].replace(b'"train": ', b'"train": 7'), *lines[1:]], ()),
-    ],
+@cases(
+    (lambda lines: [lines[0], b"\x80" + lines[1][1:], *lines[2:]], (2,)),
+    (lambda lines: [lines[0].replace(b'"round": 1', b'"round": 9'), *lines[1:]], (1,)),
+    (lambda lines: lines[:1], (2, 3, 4)),
+    (lambda lines: [lines[0].replace(b'"train": ', b'"train": 7'), *lines[1:]], ()),
 )
-def test_damaged_seconds_do_not_condemn_a_run(opening, stopped, change, lost):
+def test_damaged_seconds_do_not_condemn_a_run(change, lost, opening, stopped):
     """Of the newest round, too; a warning says what is lost or may be wrong, and the results are those of before."""
     place, open_folder = opening
     whole = rows_of(stopped, "timing")
@@ -233,17 +227,14 @@ def study(tmp_path_factory):
     return place / "study", start_again
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        ("config.json", 2),
-        ("fedavg/seed0/partition.npz", 0),
-        ("fedavg/seed0/final.npz", 0),
-        ("fedavg/seed0/timing.jsonl", 0),
-        ("fedavg/seed0/clients.npz", 1),
-    ],
+@cases(
+    ("config.json", 2),
+    ("fedavg/seed0/partition.npz", 0),
+    ("fedavg/seed0/final.npz", 0),
+    ("fedavg/seed0/timing.jsonl", 0),
+    ("fedavg/seed0/clients.npz", 1),
 )
-def test_a_damaged_file_of_a_study_is_written_anew_or_named(study, name, status, capsys):
+def test_a_damaged_file_of_a_study_is_written_anew_or_named(name, status, study, capsys):
     """What follows from the rest is written again, what does not is one line."""
     folder, start = study
     whole = (folder / name).read_bytes()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import TRAINING, assert_close, assert_same_bits
+from conftest import TRAINING, assert_close, assert_same_bits, cases
 from flax import struct
 
 import fedjax_collapse as fc
@@ -70,8 +70,8 @@ def diverged(*arguments, **options):
     return error.value
 
 
-@pytest.mark.parametrize("layout", ["sharded", "host"])
-def test_a_run_stops_and_says_where(federation, network, layout, tmp_path, monkeypatch):
+@cases("sharded", "host")
+def test_a_run_stops_and_says_where(layout, federation, network, tmp_path, monkeypatch):
     """After rows, arrays and checkpoint are written; a restart says the same at once, or continues if it shall. It is
     the first round of a call.
     """
@@ -162,8 +162,8 @@ class Without(fc.Participation):
 METHODS = {"scaffold": Scaffold(), "fednova": fc.FedNova(), "moon": MOON(), "fedmr": fc.FedMR(inter=0.1)}
 
 
-@pytest.mark.parametrize("layout", ["chunked", "vectorized", "host_sharded"])
-def test_a_skipped_client_is_as_one_that_dropped_out(federation, network, layout):
+@cases("chunked", "vectorized", "host_sharded")
+def test_a_skipped_client_is_as_one_that_dropped_out(layout, federation, network):
     """To the bit: models, states, metrics and rows. All rounds of a call are counted."""
     algorithm = bombed(**(METHODS if layout == "chunked" else {"scaffold": Scaffold()}))
     options = dict(evaluate_every=2, **LAYOUTS[layout])
@@ -177,8 +177,8 @@ def test_a_skipped_client_is_as_one_that_dropped_out(federation, network, layout
     assert_same_bits(row, expected.metrics[0])
 
 
-@pytest.mark.parametrize("storage", ["device", "host"])
-def test_without_a_client_left_the_server_stays_as_it_is(federation, network, storage, tmp_path):
+@cases("device", "host")
+def test_without_a_client_left_the_server_stays_as_it_is(storage, federation, network, tmp_path):
     """Also what methods and optimizer keep there; a folder of such a run is no other's."""
     adam = jax.tree_util.Partial(optax.adam, 0.1)
     bombs = {f"bomb{client}": Bomb(first_round=1.0, client=client) for client in range(5)}
@@ -218,8 +218,8 @@ class Counting(Method):
         return shared + measured
 
 
-@pytest.mark.parametrize("layout", ["sharded", "host_sharded"])
-def test_a_first_report_that_is_not_finite_is_left_out(federation, network, layout):
+@cases("sharded", "host_sharded")
+def test_a_first_report_that_is_not_finite_is_left_out(layout, federation, network):
     """And its client counted with the first round, in which it takes part; sizes are 23, 7, 40, 21, 19."""
     options = dict(evaluate_every=2, rounds=3, on_nan="skip_client", **LAYOUTS[layout])
     result = run(federation, network, FedAvg(TRAINING, {"counting": Counting()}), **options)
@@ -244,8 +244,8 @@ class Surveying(Counting):
         return measured
 
 
-@pytest.mark.parametrize("layout", ["vectorized", "host_sharded"])
-def test_a_report_of_all_clients_that_is_not_finite_is_left_out(federation, network, layout):
+@cases("vectorized", "host_sharded")
+def test_a_report_of_all_clients_that_is_not_finite_is_left_out(layout, federation, network):
     """And its client, in the last cohort or not, counted with the last round before the evaluation."""
     options = dict(evaluate_every=2, rounds=3, on_nan="skip_client", participation=0.6, **LAYOUTS[layout])
     result = run(federation, network, FedAvg(TRAINING, {"it": Surveying()}), **options)
@@ -267,11 +267,8 @@ class Measuring(Recalibrate):
         return jax.tree.map(lambda leaf: jnp.where(view.client.id == self.client, jnp.nan, leaf), measured)
 
 
-@pytest.mark.parametrize(
-    ("layout", "methods"),
-    [("chunked", {"recalibrate": Recalibrate(), "bomb": Bomb()}), ("host_sharded", {"measuring": Measuring()})],
-)
-def test_a_measurement_that_is_not_finite_is_of_one_that_dropped_out(federation, model, layout, methods):
+@cases(("chunked", {"recalibrate": Recalibrate(), "bomb": Bomb()}), ("host_sharded", {"measuring": Measuring()}))
+def test_a_measurement_that_is_not_finite_is_of_one_that_dropped_out(layout, methods, federation, model):
     """And so is a client that diverges in its training, whom nobody else's measurement pays for."""
     options = dict(rounds=2, **LAYOUTS[layout])
     skipped = run(federation, model, FedAvg(TRAINING, methods), on_nan="skip_client", **options)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_studies import tree
 
 from fedjax_collapse import UserError
@@ -139,8 +139,8 @@ def train(folder: Path, rounds: int) -> None:
     history.finish()
 
 
-@pytest.mark.parametrize(("done_before", "moment"), [(0, "after"), (4, "before")])  # 4: a finished run continues
-def test_killed_between_any_two_steps(tmp_path, monkeypatch, done_before, moment):
+@cases((0, "after"), (4, "before"))  # 4: a finished run continues
+def test_killed_between_any_two_steps(done_before, moment, tmp_path, monkeypatch):
     """At each step that changes a file or folder: nothing is lost, nothing is there twice, and the end is the same."""
     (tmp_path / "whole").mkdir()
     train(tmp_path / "whole", 8)
@@ -238,16 +238,13 @@ def test_a_file_that_is_missing_or_short_is_noticed_and_nothing_is_removed(tmp_p
     assert resume(tmp_path, 4).arrays("spectra")["round"].tolist() == [2, 4]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"no zip", "not a readable .npz file"),
-        ({"server": np.ones((2, 3))}, "has no array 'round'"),
-        ({"round": [6, 8], "server": np.ones((3, 50)), "local": np.ones((2, 50))}, "'server' has shape (3, 50)"),
-        ({"round": [6, 8], "server": np.ones((2, 50))}, "'local' has shape (50,) in round 4 and is absent in round 6"),
-    ],
+@cases(
+    (b"no zip", "not a readable .npz file"),
+    ({"server": np.ones((2, 3))}, "has no array 'round'"),
+    ({"round": [6, 8], "server": np.ones((3, 50)), "local": np.ones((2, 50))}, "'server' has shape (3, 50)"),
+    ({"round": [6, 8], "server": np.ones((2, 50))}, "'local' has shape (50,) in round 4 and is absent in round 6"),
 )
-def test_a_damaged_file_is_one_line_that_names_it(tmp_path, content, words):
+def test_a_damaged_file_is_one_line_that_names_it(content, words, tmp_path):
     filled(tmp_path, 8)
     path = tmp_path / "spectra" / "000006.npz"
     path.write_bytes(content) if isinstance(content, bytes) else write_npz(path, content)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, check, run_at_once
+from conftest import assert_close, assert_same_bits, cases, check, run_at_once
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -94,18 +94,15 @@ def run(data, algorithm=FedAvg(TRAINING), rounds=2, **options):  # noqa: B008
     return model, run_at_once(data, model, algorithm, rounds, **options)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: federation(OwnSplit(0.0)), "own tests: test 0, validation 0; expected test above 0, the sum below 1"),
-        (lambda: federation(OwnSplit(1.5)), r"own tests: test 1.5 is outside \[0, 1\]"),
-        (lambda: federation(OwnSplit(0.8)), "own tests: client 1 has 4 examples, of which none is left to train on"),
-        (lambda: federation().with_tests([[0]]), "rows for 1 clients, expected 4, not all empty"),
-        (lambda: federation().with_tests([[0], [36], [], []]), "row 36 or 0 is outside the 36 test examples"),
-        (lambda: run(federation(), finetuning=Finetuning(part="neck")), "neck"),
-        (lambda: run(federation(), finetuning=Finetuning(learning_rate=-1.0)), "learning_rate -1 is not positive"),
-        (lambda: run(federation()._replace(tests=None), finetuning=Finetuning()), "the clients have no test rows of"),
-    ],
+@cases(
+    (lambda: federation(OwnSplit(0.0)), "own tests: test 0, validation 0; expected test above 0, the sum below 1"),
+    (lambda: federation(OwnSplit(1.5)), r"own tests: test 1.5 is outside \[0, 1\]"),
+    (lambda: federation(OwnSplit(0.8)), "own tests: client 1 has 4 examples, of which none is left to train on"),
+    (lambda: federation().with_tests([[0]]), "rows for 1 clients, expected 4, not all empty"),
+    (lambda: federation().with_tests([[0], [36], [], []]), "row 36 or 0 is outside the 36 test examples"),
+    (lambda: run(federation(), finetuning=Finetuning(part="neck")), "neck"),
+    (lambda: run(federation(), finetuning=Finetuning(learning_rate=-1.0)), "learning_rate -1 is not positive"),
+    (lambda: run(federation()._replace(tests=None), finetuning=Finetuning()), "the clients have no test rows of"),
 )
 def test_wrong_own_tests_and_finetuning_are_named(make, message):
     check(message, make)

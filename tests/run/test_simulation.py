@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_same_bits, cases
 from small_studies import tree
 
 import fedjax_collapse as fc
@@ -105,8 +105,8 @@ def assert_final(folder, variables):
             np.testing.assert_array_equal(file[name], leaf)
 
 
-@pytest.mark.parametrize(("arm", "stop_after"), [("fedavg", 3), ("remembering", 1)])
-def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_after, tmp_path):
+@cases(("fedavg", 3), ("remembering", 1))
+def test_stopped_and_resumed_equals_uninterrupted(arm, stop_after, federation, model, tmp_path):
     """Also in the virtual seconds, which count on."""
     rule = Participation(0.6, clock=engine.Clock(0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7))
     whole = run(federation, model, arm, folder=tmp_path / "whole", participation=rule)
@@ -125,8 +125,8 @@ def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_a
     assert_final(tmp_path / "parts", again.variables)
 
 
-@pytest.mark.parametrize(("arm", "storage"), [("fedavg", "device"), ("remembering", "host")])
-def test_stopped_between_evaluations_and_resumed(federation, model, arm, storage, tmp_path, monkeypatch):
+@cases(("fedavg", "device"), ("remembering", "host"))
+def test_stopped_between_evaluations_and_resumed(arm, storage, federation, model, tmp_path, monkeypatch):
     """A run that is asked every few seconds stops before the next evaluation, once or again and again."""
     options = dict(evaluate_every=3, checkpoint_every=3, participation=0.6, storage=storage)
     whole = run(federation, model, arm, folder=tmp_path / "whole", **options)
@@ -203,8 +203,8 @@ def done_folder(federation, model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("case", "rounds"), [*((case, 3) for case in ANOTHER), ("partition", 5)])
-def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case, rounds):
+@cases(*((case, 3) for case in ANOTHER), ("partition", 5))
+def test_a_folder_of_another_run_is_refused(case, rounds, federation, model, done_folder):
     """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
     change, message = ANOTHER[case]
     usual = dict(federation=federation, model=model, algorithm=ARMS["fedavg"], key=jax.random.key(0), participation=1.0)
@@ -235,17 +235,14 @@ def of_optimizer(constructor, **numbers):
     return FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(constructor, 1.0, **numbers))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Participation(0.5), Reversed(0.5)),
-        (FedAvg(TRAINING, {"term": FedProx(0.1)}), FedAvg(TRAINING, {"term": FedOther(0.1)})),
-        (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
-        (fc.CLASSIFICATION, fc.REGRESSION),
-        (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
-        augmented(*(functools.partial(augment.crop, padding=padding) for padding in (0, 4))),
-        augmented(augment.PRESETS["moon_cifar10"], augment.PRESETS["feduv_cifar10"]),
-    ],
+@cases(
+    (Participation(0.5), Reversed(0.5)),
+    (FedAvg(TRAINING, {"term": FedProx(0.1)}), FedAvg(TRAINING, {"term": FedOther(0.1)})),
+    (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
+    (fc.CLASSIFICATION, fc.REGRESSION),
+    (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
+    augmented(*(functools.partial(augment.crop, padding=padding) for padding in (0, 4))),
+    augmented(augment.PRESETS["moon_cifar10"], augment.PRESETS["feduv_cifar10"]),
 )
 def test_other_records_are_described_otherwise(one, other):
     """So that one does not continue in the folder of the other."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_close, assert_same_bits, check, run_at_once
+from conftest import assert_close, assert_same_bits, cases, check, run_at_once
 from engine_rounds import run_rounds
 from reference.tokens import sentences
 
@@ -159,8 +159,8 @@ def test_clients_are_tested_on_their_own_sentences(federation, model):
     check(message, run_at_once, federation, model, FedAvg(TRAINING, private="head"))
 
 
-@pytest.mark.parametrize("name", ["neural_collapse", "cka"])
-def test_measurements_of_examples_are_rejected(federation, model, name):
+@cases("neural_collapse", "cka")
+def test_measurements_of_examples_are_rejected(name, federation, model):
     measured = {name: getattr(measurements, name)}
     check("leave it out", run_at_once, federation, model, FedAvg(TRAINING), measurements=measured)
 

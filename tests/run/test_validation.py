@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import check, one_line
+from conftest import cases, check, one_line
 from small_studies import error_of, rows_of, start, write_config
 
 from experiments.commands import extract, show_partition
@@ -64,13 +64,10 @@ def test_examples_without_classes_are_drawn_from_all():
         assert len(source.validation_labels) == 10 and len(source.labels) == 30
 
 
-@pytest.mark.parametrize(
-    ("labels", "fraction", "message"),
-    [
-        (CLASSES, 0.0, r"with_validation: fraction 0 is outside"),
-        (CLASSES, 0.9, "a fraction 0.9 is all 4 examples of class d; lower it"),
-        (np.arange(4), 0.1, "a fraction 0.1 of 4 examples in 4 classes is no example; raise it"),
-    ],
+@cases(
+    (CLASSES, 0.0, r"with_validation: fraction 0 is outside"),
+    (CLASSES, 0.9, "a fraction 0.9 is all 4 examples of class d; lower it"),
+    (np.arange(4), 0.1, "a fraction 0.1 of 4 examples in 4 classes is no example; raise it"),
 )
 def test_wrong_fractions(labels, fraction, message):
     check(message, source_of(labels).with_validation, fraction)
@@ -115,15 +112,12 @@ def test_natural_clients_lose_their_part():
     assert federation.common_validation.inputs.shape[1:] == federation.train.inputs.shape[1:] == (2, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(data=dict(validation_fraction=-0.1)), r"data.validation_fraction -0.1 is outside"),
-        (dict(data=dict(validation_fraction="all")), "data.validation_fraction 'all'"),
-        (dict(data=dict(validation_fraction=0.9), clients=200), "clients: 200 clients"),
-        (dict(data=dict(source="store:none", validation_fraction=0.1)), "no examples can be held out of store:none"),
-        (dict(partition=dict(name="from_file", path="a")), "partition from_file reads rows of all training examples"),
-    ],
+@cases(
+    (dict(data=dict(validation_fraction=-0.1)), r"data.validation_fraction -0.1 is outside"),
+    (dict(data=dict(validation_fraction="all")), "data.validation_fraction 'all'"),
+    (dict(data=dict(validation_fraction=0.9), clients=200), "clients: 200 clients"),
+    (dict(data=dict(source="store:none", validation_fraction=0.1)), "no examples can be held out of store:none"),
+    (dict(partition=dict(name="from_file", path="a")), "partition from_file reads rows of all training examples"),
 )
 def test_what_does_not_go_together_is_one_line(changes, message):
     config = merged(config_of(data=dict(validation_fraction=0.1)), changes)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_studies import BASE, write_config
 
 from experiments import launch
@@ -208,16 +208,13 @@ def test_right_line_of_a_config_works(config_file, line):
     prepare(launch.parse([config_file(open_to_all(line))]).config)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("return None", "get_config returned a NoneType, expected a ConfigDict"),
-        ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
-        ("open('absent')", "^--config=.*: FileNotFoundError: .*No such file or directory: 'absent'$"),
-        ("from fedjax_collapse import UserError; raise UserError('expected smoke')", r"^config\.py: expected smoke$"),
-    ],
+@cases(
+    ("return None", "get_config returned a NoneType, expected a ConfigDict"),
+    ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
+    ("open('absent')", "^--config=.*: FileNotFoundError: .*No such file or directory: 'absent'$"),
+    ("from fedjax_collapse import UserError; raise UserError('expected smoke')", r"^config\.py: expected smoke$"),
 )
-def test_config_files_that_return_something_else(config_file, line, message):
+def test_config_files_that_return_something_else(line, message, config_file):
     check(message, launch.parse, [config_file(line)])
 
 

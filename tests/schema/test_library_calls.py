@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import check
+from conftest import cases, check
 from flax import linen
 
 import fedjax_collapse as fc
@@ -144,8 +144,8 @@ def call(federation):
     return simulate_with
 
 
-@pytest.mark.parametrize(("given", "message"), SIMULATE)
-def test_arguments_of_simulate(call, given, message):
+@cases(*SIMULATE)
+def test_arguments_of_simulate(given, message, call):
     check(message, call, **given)
 
 
@@ -155,17 +155,17 @@ def test_no_argument_of_simulate_takes_what_it_is_not(call, name):
         check(rf"{name}\b.*expected", call, **{name: value})
 
 
-@pytest.mark.parametrize(("make", "message"), MODELS)
-def test_models(call, make, message):
+@cases(*MODELS)
+def test_models(make, message, call):
     check(message, lambda: call(model=make()))
 
 
-@pytest.mark.parametrize(("make", "message"), ALGORITHMS)
-def test_algorithms(call, make, message):
+@cases(*ALGORITHMS)
+def test_algorithms(make, message, call):
     check(message, lambda: call(algorithm=make()))
 
 
-@pytest.mark.parametrize(("make", "message"), OTHERS)
+@cases(*OTHERS)
 def test_other_calls(make, message):
     check(message, make)
 

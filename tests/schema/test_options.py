@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import assert_same_bits, check
+from conftest import assert_same_bits, cases, check
 from flax import linen
 from jax.tree_util import Partial
 
@@ -30,49 +30,43 @@ class Pair(NamedTuple):
     second: str = "x"
 
 
-@pytest.mark.parametrize(
-    ("value", "hint", "expected"),
-    [
-        ("a", float, "'a': expected float, got str"),
-        (True, float, "True: expected float, got bool"),
-        (2.0, int, "2: expected int, got float"),
-        (1, bool, "1: expected bool, got int"),
-        (NAN, float, "nan is not finite"),
-        (-INF, float, "-inf is not finite"),
-        (1e39, float, "1e+39 does not fit into 32 bits, expected at most 3.40282e+38"),
-        (2**31, int, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
-        (np.int64(0), Count, "0 is too small, expected >= 1"),
-        (jnp.float32(NAN), Positive, "nan is not finite"),
-        (np.zeros(3), Positive, "array([0., 0., 0.]): expected float, got an array of shape (3,)"),
-        (1.0, options.Decay, "1 is outside [0, 1)"),
-        (0, options.Share, "0 is outside (0, 1]"),
-        (2**32, options.Seed, "4294967296 is outside [0, 4294967295]"),
-        (-1.0, Annotated[float, Interval(0, advice="take more")], "-1 is negative, expected >= 0; take more"),
-        ("b", Annotated[str, ("a", "c")], "'b': expected one of a, c"),
-        (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
-        ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
-        (3, type[linen.Module], "3: expected a class derived from Module"),
-        ({"b": "\n" * 99}, str, None),
-    ],
+@cases(
+    ("a", float, "'a': expected float, got str"),
+    (True, float, "True: expected float, got bool"),
+    (2.0, int, "2: expected int, got float"),
+    (1, bool, "1: expected bool, got int"),
+    (NAN, float, "nan is not finite"),
+    (-INF, float, "-inf is not finite"),
+    (1e39, float, "1e+39 does not fit into 32 bits, expected at most 3.40282e+38"),
+    (2**31, int, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
+    (np.int64(0), Count, "0 is too small, expected >= 1"),
+    (jnp.float32(NAN), Positive, "nan is not finite"),
+    (np.zeros(3), Positive, "array([0., 0., 0.]): expected float, got an array of shape (3,)"),
+    (1.0, options.Decay, "1 is outside [0, 1)"),
+    (0, options.Share, "0 is outside (0, 1]"),
+    (2**32, options.Seed, "4294967296 is outside [0, 4294967295]"),
+    (-1.0, Annotated[float, Interval(0, advice="take more")], "-1 is negative, expected >= 0; take more"),
+    ("b", Annotated[str, ("a", "c")], "'b': expected one of a, c"),
+    (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
+    ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
+    (3, type[linen.Module], "3: expected a class derived from Module"),
+    ({"b": "\n" * 99}, str, None),
 )
 def test_what_is_wrong(value, hint, expected):
     found = problem(value, hint)
     assert found == expected if expected else found and len(found) < 120 and "\n" not in found
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        (1, float),
-        (jnp.float32(0.5), Positive),
-        (np.zeros(3), float | jax.Array),
-        (None, Count | None),
-        ([1, 2], tuple[int, ...]),
-        (object(), Any),
-        (len, "a name that is not there"),
-        (Pair(1), Pair),
-        (constructor(optax.sgd, momentum=0.9, nesterov=True), jax.tree_util.Partial),
-    ],
+@cases(
+    (1, float),
+    (jnp.float32(0.5), Positive),
+    (np.zeros(3), float | jax.Array),
+    (None, Count | None),
+    ([1, 2], tuple[int, ...]),
+    (object(), Any),
+    (len, "a name that is not there"),
+    (Pair(1), Pair),
+    (constructor(optax.sgd, momentum=0.9, nesterov=True), jax.tree_util.Partial),
 )
 def test_what_is_right(value, hint):
     assert problem(value, hint) == ""
@@ -121,16 +115,13 @@ def test_flags_of_optimizers_are_part_of_the_program():
         LocalTraining(optimizer=Partial(optax.sgd, nesterov=True)).check()
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
-        (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError.: .*multiple values"),
-        (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
-        (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
-        (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),
-        ("adam", "optimizer 'adam': expected Partial, got str"),
-    ],
+@cases(
+    (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
+    (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError.: .*multiple values"),
+    (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
+    (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
+    (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),
+    ("adam", "optimizer 'adam': expected Partial, got str"),
 )
 def test_optimizers_that_are_none(optimizer, message):
     check(message, LocalTraining(optimizer=optimizer).check)

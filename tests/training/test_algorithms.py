@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import Given, assert_close, assert_same_bits, check
+from conftest import Given, assert_close, assert_same_bits, cases, check
 from engine_rounds import run_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, methods, nn, simulate
@@ -167,17 +167,14 @@ def test_feddyn_evaluates_everybodys_latest_model(float64):
             np.testing.assert_allclose(evaluated_path(latest, [state]), [local.mean()], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [
-        (damped_adagrad(1.0, 0.5), [[0.1383236633, 2.2209294429]]),
-        (damped_adam(1.0, 0.5), [[-7.4463704434, 4.0592020592]]),
-        (damped_yogi(1.0, 0.5), [[-7.4299372080, 4.0632509702]]),
-        (damped_momentum(0.5), [[0.8, 2.1], [0.65, 2.0]]),
-        (optax.sgd(1.0, momentum=0.5), [[0.6, 2.2], [0.3, 2.0]]),
-    ],
+@cases(
+    (damped_adagrad(1.0, 0.5), [[0.1383236633, 2.2209294429]]),
+    (damped_adam(1.0, 0.5), [[-7.4463704434, 4.0592020592]]),
+    (damped_yogi(1.0, 0.5), [[-7.4299372080, 4.0632509702]]),
+    (damped_momentum(0.5), [[0.8, 2.1], [0.65, 2.0]]),
+    (optax.sgd(1.0, momentum=0.5), [[0.6, 2.2], [0.3, 2.0]]),
 )
-def test_server_optimizers(float64, optimizer, expected):
+def test_server_optimizers(optimizer, expected, float64):
     """The params after the last of two steps, or after both."""
     path = [jnp.array([1.0, 2.0])]
     state = optimizer.init(path[0])
@@ -197,8 +194,8 @@ def test_methods_of_other_classes_are_other_programs():
     assert jax.tree.structure(same) == jax.tree.structure(same.replace(methods=dict(same.methods)))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fednova", "feddyn", "feddc"])
-def test_drop_last_leaves_small_clients_as_they_are(float64, name):
+@cases("scaffold", "fednova", "feddyn", "feddc")
+def test_drop_last_leaves_small_clients_as_they_are(name, float64):
     """Of 3 and 1 examples in batches of 2, one step and none: the second client keeps its weight and moves nothing."""
     algorithm = {"fednova": FedAvg(methods={"fednova": methods.FedNova()}), **{k: v[0] for k, v in TABLE.items()}}[name]
     algorithm = algorithm.replace(training=training(batch_size=2, epochs=1, drop_last=True))
@@ -328,19 +325,16 @@ def scheduled(function, **options):
     return FedAvg(LocalTraining(schedule=constructor(function, **options)))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "message"),
-    [
-        (FedAvg(private="batch_norm"), "part batch_norm: the network has no BatchNorm"),
-        (FedAvg(LocalTraining(freeze="head")), "part head: the network has no such layer, at the top it has w"),
-        (FedAvg(private="bn"), "part bn: the network has no such layer, at the top it has w"),
-        (FedAvg(weighting="sizes"), "FedAvg: weighting 'sizes': expected one of default, size, equal, batches"),
-        (FedAvg(LocalTraining(freeze="body")), "part head: the network has no such layer"),
-        (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected Partial"),
-        (scheduled(schedules.cosine, rounds=0), "LocalTraining: schedule: rounds 0 is too small"),
-        (scheduled(schedules.cosine), "LocalTraining: schedule cannot be called with a round .*rounds"),
-        (scheduled(lambda round: jnp.ones(3)), r"LocalTraining: schedule returns shape \(3,\), expected a number"),
-    ],
+@cases(
+    (FedAvg(private="batch_norm"), "part batch_norm: the network has no BatchNorm"),
+    (FedAvg(LocalTraining(freeze="head")), "part head: the network has no such layer, at the top it has w"),
+    (FedAvg(private="bn"), "part bn: the network has no such layer, at the top it has w"),
+    (FedAvg(weighting="sizes"), "FedAvg: weighting 'sizes': expected one of default, size, equal, batches"),
+    (FedAvg(LocalTraining(freeze="body")), "part head: the network has no such layer"),
+    (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected Partial"),
+    (scheduled(schedules.cosine, rounds=0), "LocalTraining: schedule: rounds 0 is too small"),
+    (scheduled(schedules.cosine), "LocalTraining: schedule cannot be called with a round .*rounds"),
+    (scheduled(lambda round: jnp.ones(3)), r"LocalTraining: schedule returns shape \(3,\), expected a number"),
 )
 def test_wrong_values(algorithm, message):
     check(message, algorithm.check, SCALAR)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from conftest import assert_same_bits, check, one_line, run_at_once
+from conftest import assert_same_bits, cases, check, one_line, run_at_once
 from small_store import save_small_store
 
 from experiments.benchmarks.overheads import accepted
@@ -60,8 +60,8 @@ def before(store, tmp_path_factory):
     return result, folder
 
 
-@pytest.mark.parametrize("storage", ["host", "disk"])
-def test_states_are_of_the_size_of_what_is_trained(store, before, storage, tmp_path):
+@cases("host", "disk")
+def test_states_are_of_the_size_of_what_is_trained(storage, store, before, tmp_path):
     """The results are those of before, bit for bit, also of a run that is resumed."""
     if storage == "disk":
         run(store, STATEFUL, storage, rounds=1, folder=tmp_path)

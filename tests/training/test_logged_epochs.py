@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, run_at_once
+from conftest import assert_close, assert_same_bits, cases, run_at_once
 
 from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Participation, engine
 from fedjax_collapse.core.records import EPOCH, of_rounds
@@ -62,10 +62,8 @@ LAYOUTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layout", "on_nan"), [("chunked", "stop"), ("sharded", "skip_client"), ("host", "skip_client")]
-)
-def test_logging_changes_nothing_else(federation, network, layout, on_nan):
+@cases(("chunked", "stop"), ("sharded", "skip_client"), ("host", "skip_client"))
+def test_logging_changes_nothing_else(layout, on_nan, federation, network):
     """Nor does an epoch that nobody takes count as a loss that is not finite."""
     options = dict(rounds=2, participation=Participation(0.6), on_nan=on_nan, **LAYOUTS[layout])
     logged = run(federation, network, TRAINING.replace(logged_epochs=4), **options)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import processes
 import pytest
+from conftest import cases
 from small_studies import error_of
 from unrendered import ROOT
 
@@ -87,14 +88,11 @@ def test_systems_that_do_other_work_are_an_error(monkeypatch):
         timed("--only=mlp100 --turns")
 
 
-@pytest.mark.parametrize(
-    "name, scale, expected",
-    [
-        ("mlp100", 1, (1797, 100, 100)),
-        ("blazefl", 0.02, (1000, 20, 20)),
-        ("pfl", 0.5, (25_000, 1000, 50)),
-        ("table6", 1e-9, (2, 2, 2)),
-    ],
+@cases(
+    ("mlp100", 1, (1797, 100, 100)),
+    ("blazefl", 0.02, (1000, 20, 20)),
+    ("pfl", 0.5, (25_000, 1000, 50)),
+    ("table6", 1e-9, (2, 2, 2)),
 )
 def test_scale_keeps_clients_while_they_have_a_batch(name, scale, expected):
     sizes = dict(zip(("examples", "clients", "cohort"), expected, strict=True))
@@ -204,16 +202,13 @@ def test_a_process_is_moved_to_a_core_with_what_it_says():
     assert "IT" not in os.environ and not it.process.is_alive()
 
 
-@pytest.mark.parametrize(
-    "command, expected",
-    [
+@cases(
         ("--systems=fedjax_collapse,pfl,pytorch", {"a core each": "pytorch fedjax_collapse pfl"}),
         ("--systems=fedjax_collapse,pytorch --turns", {"alternately": "pytorch fedjax_collapse"}),
         ("--systems=flower,pytorch,pfl", {"a core each": "pytorch pfl", "alternately": "pytorch flower"}),
         ("--systems=fedjax_collapse", {"alone": "fedjax_collapse"}),
         ("--systems=fedjax_collapse --variant=other X=1", {"a core each": "fedjax_collapse other"}),
-    ],
-)  # fmt: skip
+    )  # fmt: skip
 def test_systems_are_pinned_where_a_core_is_enough(command, expected, monkeypatch):
     monkeypatch.setattr(machine, "can_pin", lambda: True)
     monkeypatch.setattr(machine, "cores", lambda: [3, 4, 7])
@@ -246,22 +241,19 @@ def test_processed_samples_include_padding():
     assert processed_samples(sizes, twice, devices=1, clients_at_once=1) == 2 * (1 + 1 + 2 + 3) * 32
 
 
-@pytest.mark.parametrize(
-    "wrong, named",
-    [
-        ("--only=mlp100,nope", "mlp100, cnn100"),
-        ("--suite=storage --only=disk", "--suite=storage has nothing"),
-        ("--json=/no/such/folder/x.json", "/no/such/folder/x.json"),
-        ("--rounds=4", "5"),
-        ("--variant=", "NAME VARIABLE=VALUE"),
-        ("--suite=growth --turns", "--suite=workloads only"),
-        ("--layout=2x0", "2x1"),
-        ("--scale=nan", "(0, 1]"),
-        ("--suite=networks --scale=0.5", "--scale"),
-        ("--systems=pytorch-graph", "--device=cpu: pytorch-graph runs on GPUs only"),
-        ("--only=ditto20 --systems=fedjax_collapse,pfl", "pfl only average"),
-        ("--suite=networks --device=gpu --seconds=200", "nvidia-smi finds no GPU"),
-    ],
+@cases(
+    ("--only=mlp100,nope", "mlp100, cnn100"),
+    ("--suite=storage --only=disk", "--suite=storage has nothing"),
+    ("--json=/no/such/folder/x.json", "/no/such/folder/x.json"),
+    ("--rounds=4", "5"),
+    ("--variant=", "NAME VARIABLE=VALUE"),
+    ("--suite=growth --turns", "--suite=workloads only"),
+    ("--layout=2x0", "2x1"),
+    ("--scale=nan", "(0, 1]"),
+    ("--suite=networks --scale=0.5", "--scale"),
+    ("--systems=pytorch-graph", "--device=cpu: pytorch-graph runs on GPUs only"),
+    ("--only=ditto20 --systems=fedjax_collapse,pfl", "pfl only average"),
+    ("--suite=networks --device=gpu --seconds=200", "nvidia-smi finds no GPU"),
 )
 def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     with pytest.raises(SystemExit) as error:

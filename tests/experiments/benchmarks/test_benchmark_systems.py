@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from conftest import cases
 from unrendered import ROOT
 
 from experiments.benchmarks import SYSTEMS, Round, Setting, networks, rounds_of
@@ -123,7 +124,7 @@ class FakeCuda:
         monkeypatch.setattr(pytorch_loops, "place", lambda device: "cpu")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+@cases("fedavg", "fedper", "ditto")
 def test_graph_loops_equal_the_plain_loop(method, monkeypatch):
     """Whole batches are replayed, the last partial one is not; what warms up and captures leaves no trace."""
     fake = FakeCuda(monkeypatch)
@@ -148,7 +149,7 @@ def _several_labels(count):
     return _data(count)._replace(labels=np.random.default_rng(2).integers(0, 2, (count, 3)).astype(np.int32))
 
 
-@pytest.mark.parametrize("task", ["next_word", "multi_label"])
+@cases("next_word", "multi_label")
 def test_pytorch_loops_of_other_tasks_equal_the_engine(task, monkeypatch):
     if task == "next_word":
         small = dict(depth=1, heads=2, mlp_width=8)
@@ -182,7 +183,7 @@ def test_running_statistics_are_averaged():
     assert len(total) == len(list(network.parameters())) + 2 and not torch.equal(total[-1], 6 * server[-1])
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "two_conv_cnn"])
+@cases("mlp", "cnn", "two_conv_cnn")
 def test_networks_are_equal_on_both_sides(name):
     shape = (12, 10, 3)
     model = Model(networks.linen(name), shape)

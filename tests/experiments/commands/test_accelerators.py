@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from composed_algorithms import composed_algorithms, network_of
-from conftest import long_where
+from conftest import cases, long_where
 from small_studies import error_of
 from tiny_networks import LARGE, TINY, least_model
 
@@ -81,11 +81,8 @@ def test_a_round_of_every_network(target, network):
         program.compile()
 
 
-@pytest.mark.parametrize(
-    ("what", "target"),
-    [*((what, at) for what in ("fedavg", "recalibrate", "bfloat16") for at in (TPU, GPU)), ("fedavg", "tpu:v5e:2x4")],
-)
-def test_a_round_on_several_chips_exchanges_the_upload_alone(target, what):
+@cases(*((what, at) for what in ("fedavg", "recalibrate", "bfloat16") for at in (TPU, GPU)), ("fedavg", "tpu:v5e:2x4"))
+def test_a_round_on_several_chips_exchanges_the_upload_alone(what, target):
     """Nothing is gathered; a second pass over the clients is one exchange more."""
     devices = topology(target).devices
     algorithm, model = FEDAVG, dense(dtype="bfloat16" if what == "bfloat16" else None)

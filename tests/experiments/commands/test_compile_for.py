@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from conftest import cases
 from small_studies import error_of
 
 from experiments.benchmarks import published
@@ -42,14 +43,11 @@ def test_operations_of_a_program():
     assert bytes_of_calls(HLO) == 2 * (2 * 8 + 3 + 4 * 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--target=tpu:v9"], "target 'tpu:v9': expected tpu:v5e:2x2"),
-        (["--target=npu:x"], "target 'npu:x': expected tpu:v5e:2x2"),
-        (["--target=tpu:v5e:2by2"], "topology '2by2', expected two numbers of chips such as 2x2"),
-        (["--target=gpu:h100:many"], "'many' devices, expected a number such as 8"),
-    ],
+@cases(
+    (["--target=tpu:v9"], "target 'tpu:v9': expected tpu:v5e:2x2"),
+    (["--target=npu:x"], "target 'npu:x': expected tpu:v5e:2x2"),
+    (["--target=tpu:v5e:2by2"], "topology '2by2', expected two numbers of chips such as 2x2"),
+    (["--target=gpu:h100:many"], "'many' devices, expected a number such as 8"),
 )
 def test_unknown_targets(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda package: package)
@@ -78,7 +76,7 @@ def test_products_without_tiles_are_not_tritons(monkeypatch, capsys):
     error_of(capsys, "error: target gpu:h100: its compiler failed (JaxRuntimeError: INTERNAL: some other)\n")
 
 
-@pytest.mark.parametrize("adapters", [None, LoRA(2)])
+@cases(None, LoRA(2))
 def test_a_step_with_adapters_shares_the_base(adapters):
     """Only without adapters is there a matrix for each client; the head is each client's own in both."""
     model = programs.network("vit", Target(), dict(size="micro", depth=1, patch=16))

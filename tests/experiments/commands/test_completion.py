@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import cases
 from unrendered import ROOT
 
 from experiments.commands import completion
@@ -50,7 +51,7 @@ def test_bash_completes_programs_options_and_names(said, tmp_path):
     assert dict(zip(COMPLETED, map(str.split, found), strict=True)) == COMPLETED
 
 
-@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+@cases("zsh", "tcsh")
 def test_other_shells(shell, said):
     script = said(completion, shell)
     assert "fedjax-collapse" in script and "quickstart" in script and "compile-for" in script
@@ -77,7 +78,7 @@ def test_help_has_the_whole_description_and_an_error_is_one_line(name, capsys):
     assert printed.startswith("error: ") and printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["partition", "communication", "extract"])
+@cases("partition", "communication", "extract")
 def test_help_of_programs_with_the_launchers_options(name, capsys):
     with pytest.raises(SystemExit) as ended:
         import_program(PROGRAMS[name][0]).main(["--help"])

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import cases
 from natural_data import example, flair, leaf, pfl, question, tff
 from small_studies import error_of
 
@@ -92,8 +93,8 @@ def test_it_continues_where_it_was_interrupted(tmp_path, stackoverflow, monkeypa
     assert_same_clients(store, expected)
 
 
-@pytest.mark.parametrize("most", [1, 10**9])
-def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
+@cases(1, 10**9)
+def test_clients_of_parquet_in_any_order_of_rows(most, tmp_path, monkeypatch):
     """In one batch, and one client a batch, which reads of each row group only its rows."""
     monkeypatch.setattr(hugging_face, "BATCH_BYTES", most)
     flair(tmp_path / "flair", group=2)
@@ -163,14 +164,11 @@ def test_sources_in_memory(tmp_path):
     assert_same_clients(store, sources.texts(tmp_path / "tweets.csv", **options))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["digits"], "digits: no natural clients; give --clients and --partition.name"),
-        (["digits", "--clients=3"], "--clients and --partition.name: expected both"),
-        (["tff:none.sqlite"], "none.sqlite: cannot be read"),
-        (["tff:none.sqlite", "--data.channels=3"], "data.channels: tff has no such option; expected one of train_sp"),
-    ],
+@cases(
+    (["digits"], "digits: no natural clients; give --clients and --partition.name"),
+    (["digits", "--clients=3"], "--clients and --partition.name: expected both"),
+    (["tff:none.sqlite"], "none.sqlite: cannot be read"),
+    (["tff:none.sqlite", "--data.channels=3"], "data.channels: tff has no such option; expected one of train_sp"),
 )
 def test_wrong_arguments(arguments, message, tmp_path, capsys):
     source, *options = arguments

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, check
+from conftest import assert_close, assert_same_bits, cases, check
 from safetensors.numpy import load_file, save_file
 from small_studies import error_of, start, tree, write_config
 
@@ -82,21 +82,18 @@ def test_export_in_either_format_has_the_weights_of_the_client(study, run, tmp_p
         assert_same_bits(load_pretrained(run.model, tmp_path / kind).init(jax.random.key(0)), run.local[3][2])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--client=9"], "client 9 has no local model there, expected one of 0, 1, 2, 3"),
-        (["--client=0", "--round=7"], "no local models of round 7"),
-        (["--round=1"], "--round is of a local model: give --client too"),
-        (["--out=/no/such/folder/x"], "/no/such/folder/x: cannot be written"),
-    ],
+@cases(
+    (["--client=9"], "client 9 has no local model there, expected one of 0, 1, 2, 3"),
+    (["--client=0", "--round=7"], "no local models of round 7"),
+    (["--round=1"], "--round is of a local model: give --client too"),
+    (["--out=/no/such/folder/x"], "/no/such/folder/x: cannot be written"),
 )
-def test_wrong_arguments(study, capsys, arguments, message):
+def test_wrong_arguments(arguments, message, study, capsys):
     assert export.main([str(study / "only/seed0"), *arguments]) == 2 and error_of(capsys, message)
 
 
-@pytest.mark.parametrize(("name", "message"), [("params/b", "params/b has NaN, inf"), ("b", "it holds b, expected")])
-def test_a_file_of_something_else_is_named(tmp_path, name, message):
+@cases(("params/b", "params/b has NaN, inf"), ("b", "it holds b, expected"))
+def test_a_file_of_something_else_is_named(name, message, tmp_path):
     """Other wrong files are in ``test_pretrained.py``."""
     save_file({name: np.array([1, np.inf if "params" in name else 0])}, tmp_path / "x")
     check(f"x: {message}", load_weights, tmp_path / "x")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import check
+from conftest import cases, check
 from small_studies import BASE, error_of, start, write_config
 
 from experiments.commands import extract as command
@@ -106,16 +106,13 @@ def test_virtual_features_of_a_partition(capsys):
     assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == {"count": 9, "others": 0, "enlarged": "none"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out=."], "--out=.: it is a folder"),
-        (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
-        (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
-        (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
-    ],
+@cases(
+    (["--out=."], "--out=.: it is a folder"),
+    (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
+    (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
+    (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
 )
-def test_wrong_input_is_one_line(capsys, arguments, message):
+def test_wrong_input_is_one_line(arguments, message, capsys):
     assert command.main([config_file(data=DOMAINS), *arguments]) == 2 and error_of(capsys, message)
 
 

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import cases
 from small_studies import BASE, error_of, write_config
 
 from experiments.commands import show_partition as command
@@ -82,16 +83,13 @@ def test_shades_and_entropies_of_known_shares(config_file, tmp_path, said):
     assert many == f"     1      60        2    {math.log(2):.3f}  | @@       |"
 
 
-@pytest.mark.parametrize(
-    ("changes", "arguments", "words"),
-    [
-        ("pass", ["--out=/dev/null/x"], "cannot be written"),
-        ("pass", ["--seed=1"], "unknown seed '1'"),
-        ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
-        ("config.settings = dict(a=dict(clients=3))", [], "choose one by --setting=a"),
-    ],
+@cases(
+    ("pass", ["--out=/dev/null/x"], "cannot be written"),
+    ("pass", ["--seed=1"], "unknown seed '1'"),
+    ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
+    ("config.settings = dict(a=dict(clients=3))", [], "choose one by --setting=a"),
 )
-def test_wrong_input_is_one_line_and_status_2(config_file, changes, arguments, words, capsys):
+def test_wrong_input_is_one_line_and_status_2(changes, arguments, words, config_file, capsys):
     assert command.main([config_file(changes), *arguments]) == 2 and error_of(capsys, words)
 
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import cases
 
 from experiments.study.progress.console import Console
 from fedjax_collapse.config.cells import Arm
@@ -119,7 +120,7 @@ def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
     assert [int(n) for n in re.findall(r"(\d+) MiB", text)] == [0, 2] and text.count("is not finite") == 4
 
 
-@pytest.mark.parametrize("encoding, sign", [("utf-8", "±"), ("ascii", "+-"), ("cp1252", "±")])
+@cases(("utf-8", "±"), ("ascii", "+-"), ("cp1252", "±"))
 def test_final_table_lines_up_and_fits_the_encoding(encoding, sign):
     stream = Stream(encoding)
     Console(stream=stream).print_table(study_of())
@@ -135,7 +136,7 @@ def test_notes_are_safe():
     assert stream.text() == "a [31m ?\nb\n"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@cases("utf-8", "ascii")
 def test_terminal_shows_a_live_display(encoding):
     stream = Stream(encoding, terminal=True)
     console = Console({("[red]é", seed): 30 for seed in range(1, 7)}, stream)
@@ -148,8 +149,8 @@ def test_terminal_shows_a_live_display(encoding):
     assert "[bold]literal[/bold]" in text and "Effective" in text and "left 0:58 (study 5:58)" in text
 
 
-@pytest.mark.parametrize("columns", [40, 120, 280])
-def test_wide_tables_are_divided(monkeypatch, columns):
+@cases(40, 120, 280)
+def test_wide_tables_are_divided(columns, monkeypatch):
     """Into parts beside the arms' names, so that no cell is broken or cut; all in one where there is room."""
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Stream(terminal=True)

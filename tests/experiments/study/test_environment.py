@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import matplotlib
 import pytest
+from conftest import cases
 from small_studies import write_config
 from unrendered import LAUNCHER, ROOT
 
@@ -83,7 +84,7 @@ def wait_for_handler(process):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", ["full", "closed"])
+@cases("full", "closed")
 def test_an_output_that_cannot_be_written_does_not_end_the_study(kind, capsys):
     end, start = os.pipe()
     os.close(end)

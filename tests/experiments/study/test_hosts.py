@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small_studies
-from conftest import check
+from conftest import cases, check
 from unrendered import LAUNCHER, ROOT
 
 from experiments import launch
@@ -220,14 +220,11 @@ def test_auto_is_several_processes_in_a_cluster_alone(monkeypatch):
     assert not hosts._is_cluster()
 
 
-@pytest.mark.parametrize(
-    ("where", "words"),
-    [
-        ("on", ["expected off, auto, or host:port,processes,process"]),
-        ("localhost:1234,2,2", ["there is no process 2 of 2"]),
-        ("localhost:123456,2,0", ["there is no port 123456"]),
-        ("localhost:{taken},2,0", ["port {taken}", "choose another one"]),
-    ],
+@cases(
+    ("on", ["expected off, auto, or host:port,processes,process"]),
+    ("localhost:1234,2,2", ["there is no process 2 of 2"]),
+    ("localhost:123456,2,0", ["there is no port 123456"]),
+    ("localhost:{taken},2,0", ["port {taken}", "choose another one"]),
 )
 def test_wrong_places(where, words, config, tmp_path, capsys):
     with socket.create_server(("", 0)) as server:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_studies
-from conftest import check
+from conftest import cases, check
 from small_studies import error_of, rows_of, tree, write_config
 from unrendered import ROOT
 
@@ -202,14 +202,11 @@ def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
     assert not workdir.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("quikstart", "quickstart"),
-        ("feddecor/table1.py", "feddecorr/table1"),
-        ("experiments/configs/feddecorr/tabel1.py:smoke", "feddecorr/table1"),
-        ("table6", "feddecorr/table6 or fedmr/table6"),
-    ],
+@cases(
+    ("quikstart", "quickstart"),
+    ("feddecor/table1.py", "feddecorr/table1"),
+    ("experiments/configs/feddecorr/tabel1.py:smoke", "feddecorr/table1"),
+    ("table6", "feddecorr/table6 or fedmr/table6"),
 )
 def test_missing_config_file_is_told_with_the_nearest(name, nearest, tmp_path, capsys):
     assert start(f"--config={name}", workdir=tmp_path / "study") == 2
@@ -228,7 +225,7 @@ def test_own_files_with_names_of_ours(tmp_path, monkeypatch):
     assert PathFinder.find_spec("robust").origin == str(tmp_path / "robust.py")
 
 
-@pytest.mark.parametrize("name", ["feduv", "experiments/configs/feduv/"])
+@cases("feduv", "experiments/configs/feduv/")
 def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
     assert start(f"--config={name}", workdir=tmp_path / "study") == 2
     error_of(capsys, "in feduv/ there are figure1, figure3, figure4, table1,")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import small_studies
-from conftest import assert_same_bits
+from conftest import assert_same_bits, cases
 from small_studies import error_of, rows_of, tree, write_config
 
 from experiments.configs import quickstart
@@ -44,7 +44,7 @@ def assert_same_runs(first, second):
     assert (first / "summary.json").read_text() == (second / "summary.json").read_text()
 
 
-@pytest.mark.parametrize("runs", ["separate", "together"])
+@cases("separate", "together")
 def test_it_equals_one_that_had_them_from_its_start(runs, start, tmp_path, capsys):
     lines = ARMS, f"config.seeds, config.checkpoint_every, config.engine.runs = (0, 1), 3, {runs!r}"
     assert start("longer", 2, *lines) == 0
@@ -72,14 +72,11 @@ def test_rounds_of_a_setting(start, tmp_path):
     assert len(rows_of(tmp_path / "study/short/only/seed0")) == 2
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["config.training.schedule = 'cosine'"], "training.schedule depends on the number of rounds, which was 2"),
-        (["config.evaluate_every = 3"], "round 2 was evaluated as its last, out of the turn of evaluate_every=3"),
-        (["config.measure_every, config.measurements = 3, dict(sphere='sphere')"], "round 2 was measured as its"),
-        (["config.methods, config.server.weighting = dict(dp_fedavg={}), 'expected'", PRIVACY], "its epsilon is acc"),
-    ],
+@cases(
+    (["config.training.schedule = 'cosine'"], "training.schedule depends on the number of rounds, which was 2"),
+    (["config.evaluate_every = 3"], "round 2 was evaluated as its last, out of the turn of evaluate_every=3"),
+    (["config.measure_every, config.measurements = 3, dict(sphere='sphere')"], "round 2 was measured as its"),
+    (["config.methods, config.server.weighting = dict(dp_fedavg={}), 'expected'", PRIVACY], "its epsilon is acc"),
 )
 def test_what_would_differ_is_one_line_and_nothing_is_touched(lines, message, start, tmp_path, capsys):
     assert start("study", 2, *lines) == 0

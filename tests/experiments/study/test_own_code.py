@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import small_studies
+from conftest import cases
 from small_studies import error_of, rows_of, write_config
 
 pytestmark = pytest.mark.slow
@@ -89,21 +90,18 @@ def test_a_config_may_name_own_functions(start, tmp_path):
     assert "spread/deviation" in (study / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        ("config.network = dict(name='mlp', head='own_code:Leaving')", "'own_code:Leaving': expected a class derived"),
-        ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
-        ("config.partition = dict(name='own_code:spread')", "partition own_code:spread: it is spread(view), expected"),
-        ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
-        ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
-        ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
-        ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
-        ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
-    ],
+@cases(
+    ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
+    ("config.network = dict(name='mlp', head='own_code:Leaving')", "'own_code:Leaving': expected a class derived"),
+    ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
+    ("config.partition = dict(name='own_code:spread')", "partition own_code:spread: it is spread(view), expected"),
+    ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
+    ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
+    ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
+    ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
+    ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
 )
-def test_wrong_own_code_is_one_line(start, tmp_path, capsys, change, message):
+def test_wrong_own_code_is_one_line(change, message, start, tmp_path, capsys):
     is_late = "bad_measurement" in change or "code:leaves" in change
     is_early = change.startswith(("config.partition", "config.data"))  # before there are arms
     assert start((change,)) == (1 if is_late else 2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import cases
 
 from experiments import launch
 from experiments.commands import check
@@ -65,8 +66,8 @@ def test_compiled_rounds_agree_with_the_debug_layout(rounds):
     assert all(np.any(found[part]) for part in ("params", "metrics", "logits"))
 
 
-@pytest.mark.parametrize("part", ["params", "metrics", "logits"])
-def test_a_small_error_is_noticed(rounds, part):
+@cases("params", "metrics", "logits")
+def test_a_small_error_is_noticed(part, rounds):
     """One of a hundred numbers is a hundredth off, and all that depends on it as they were."""
     _, found, expected = rounds
     off = found[part].copy()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_studies
+from conftest import cases
 from small_studies import error_of, rows_of, write_config
 
 from experiments.study.progress import sinks
@@ -140,13 +141,10 @@ def test_a_sink_that_breaks_stops_nothing(start, wandb, capsys):
     assert [run.ended for run in wandb.offline.values()] == [0] * 3
 
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
-        ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
-        ("tensorboard", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
-        ("wandb", "--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline"),
-    ],
+@cases(
+    ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
+    ("tensorboard", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
+    ("wandb", "--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline"),
 )
 def test_wrong_sinks_are_told_before_anything_is_trained(log, words, start, wandb, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, sinks._NEEDED["tensorboard"], None)
