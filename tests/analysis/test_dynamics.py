@@ -6,23 +6,8 @@ import numpy as np
 import pytest
 from conftest import cases, check
 
-from fedjax_collapse.analysis.dynamics import (
-    LinearNetwork,
-    alignment,
-    balanced_network,
-    balanced_rates,
-    class_mean_gradient_matrix,
-    descend,
-    flow,
-    gradient_matrix,
-    head_offsets,
-    imbalance,
-    integrate,
-    loss,
-    random_network,
-    singular_value_rates,
-    theorem_rates,
-)
+from fedjax_collapse.analysis import dynamics
+from fedjax_collapse.analysis.dynamics import alignment, balanced_rates, flow, gradient_matrix, singular_value_rates
 from fedjax_collapse.analysis.missing_classes import disc_margins, representation_bound
 
 N = 30
@@ -32,7 +17,7 @@ def instance(depth=2, aligned=True, seed=0):
     rng = np.random.default_rng(seed)
     inputs, labels = rng.normal(size=(N, 4)), rng.integers(0, 3, N)
     values, head_values = np.array([1.5, 1.0, 0.5]), np.array([1.2, 0.9, 0.4])
-    return balanced_network((4, 3, 3), values, head_values, depth, rng, aligned), inputs, labels
+    return dynamics.balanced_network((4, 3, 3), values, head_values, depth, rng, aligned), inputs, labels
 
 
 def relative_error(found, exact):
@@ -47,7 +32,7 @@ def test_the_flow_is_minus_the_gradient_of_the_summed_loss(float64):
         return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(N), labels])
 
     value, gradient = jax.value_and_grad(summed)(jax.tree.map(jnp.asarray, network))
-    assert loss(network, inputs, labels) == pytest.approx(float(value), rel=1e-13)
+    assert dynamics.loss(network, inputs, labels) == pytest.approx(float(value), rel=1e-13)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, atol=1e-12), flow(network, inputs, labels), gradient)
 
 
@@ -56,11 +41,11 @@ def test_the_flow_is_minus_the_gradient_of_the_summed_loss(float64):
 def test_the_theorem_at_the_start(depth, seed):
     network, inputs, labels = instance(depth, seed=seed)
     gradient, exact = gradient_matrix(network, inputs, labels), singular_value_rates(network, inputs, labels)
-    assert imbalance(network) < 1e-14 and alignment(network) == pytest.approx(1, abs=1e-14)
-    assert relative_error(theorem_rates(network, gradient, N, head_offsets(network)), exact) < 1e-10
+    assert dynamics.imbalance(network) < 1e-14 and alignment(network) == pytest.approx(1, abs=1e-14)
+    assert relative_error(dynamics.theorem_rates(network, gradient, N, dynamics.head_offsets(network)), exact) < 1e-10
     assert relative_error(balanced_rates(network, gradient, N), exact) < 1e-10
-    of_means = class_mean_gradient_matrix(network, inputs, labels)
-    assert relative_error(theorem_rates(network, of_means, N, head_offsets(network)), exact) > 0.01
+    of_means = dynamics.class_mean_gradient_matrix(network, inputs, labels)
+    assert relative_error(dynamics.theorem_rates(network, of_means, N, dynamics.head_offsets(network)), exact) > 0.01
 
 
 @cases(1, 2, 3)
@@ -68,7 +53,7 @@ def test_rates_are_those_of_the_singular_values(depth):
     """By central differences over a step of the flow."""
     network, inputs, labels = instance(depth)
     h = 1e-5
-    there, back = (list(integrate(network, inputs, labels, t, 1))[-1] for t in (h, -h))
+    there, back = (list(dynamics.integrate(network, inputs, labels, t, 1))[-1] for t in (h, -h))
     values = [np.linalg.svd(n.product, compute_uv=False) for n in (there, back)]
     differences = (values[0] - values[1]) / (2 * h)
     assert relative_error(differences, singular_value_rates(network, inputs, labels)) < 1e-6
@@ -78,20 +63,20 @@ def test_rates_are_those_of_the_singular_values(depth):
 def test_what_is_conserved_up_to_a_later_time(depth, aligned):
     """Balancedness is, and with it the exact form; alignment is not, and the theorem's form then fails by percents."""
     network, inputs, labels = instance(depth, aligned)
-    *_, after = integrate(network, inputs, labels, 0.2, 500)
+    *_, after = dynamics.integrate(network, inputs, labels, 0.2, 500)
     exact, gradient = singular_value_rates(after, inputs, labels), gradient_matrix(after, inputs, labels)
-    assert imbalance(after) < 1e-9
+    assert dynamics.imbalance(after) < 1e-9
     gaps = [n.head.T @ n.head - n.layers[-1] @ n.layers[-1].T for n in (network, after)]
     np.testing.assert_allclose(*gaps, atol=1e-9)
     assert relative_error(balanced_rates(after, gradient, N), exact) < 1e-8
     assert alignment(after).min() < 0.9999
-    assert relative_error(theorem_rates(after, gradient, N, head_offsets(network)), exact) > 0.005
-    assert loss(after, inputs, labels) < loss(network, inputs, labels)
+    assert relative_error(dynamics.theorem_rates(after, gradient, N, dynamics.head_offsets(network)), exact) > 0.005
+    assert dynamics.loss(after, inputs, labels) < dynamics.loss(network, inputs, labels)
 
 
 def test_without_balance_the_exact_form_fails():
     network, inputs, labels = instance()
-    network = LinearNetwork((2 * network.layers[0], network.layers[1] / 2), network.head)
+    network = dynamics.LinearNetwork((2 * network.layers[0], network.layers[1] / 2), network.head)
     exact = singular_value_rates(network, inputs, labels)
     assert relative_error(balanced_rates(network, gradient_matrix(network, inputs, labels), N), exact) > 0.1
 
@@ -100,10 +85,10 @@ def test_without_balance_the_exact_form_fails():
 def test_few_classes_lower_the_rank_of_the_gradient_matrix(classes):
     """At most one direction per class, and none more than C - 1: the softmax does not see what all logits share."""
     rng = np.random.default_rng(0)
-    network = balanced_network((8, 8, 4), np.ones(8), np.ones(4), 2, rng)
+    network = dynamics.balanced_network((8, 8, 4), np.ones(8), np.ones(4), 2, rng)
     labels = np.arange(40) % classes
     inputs = rng.normal(size=(40, 8))
-    values = np.linalg.svd(class_mean_gradient_matrix(network, inputs, labels), compute_uv=False)
+    values = np.linalg.svd(dynamics.class_mean_gradient_matrix(network, inputs, labels), compute_uv=False)
     assert np.sum(values > 1e-12) == min(classes, 3)
     np.testing.assert_allclose(gradient_matrix(network, inputs, labels).sum(axis=0), 0, atol=1e-14)
 
@@ -118,7 +103,7 @@ def test_descent_takes_steps_along_the_gradient_of_the_mean_loss(float64):
     expected = jax.tree.map(jnp.asarray, network)
     for _ in range(2):
         expected = jax.tree.map(lambda w, g: w - 0.3 * g, expected, jax.grad(mean)(expected))
-    first, _, after = descend(network, inputs, labels, 0.3, 2)
+    first, _, after = dynamics.descend(network, inputs, labels, 0.3, 2)
     assert first is network
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), after, expected)
 
@@ -126,7 +111,7 @@ def test_descent_takes_steps_along_the_gradient_of_the_mean_loss(float64):
 @cases(1, 3)
 def test_a_random_network(depth):
     """Outputs of every layer have the variance of its inputs, times scale squared."""
-    network = random_network((50, 60, 40), 0.5, depth, np.random.default_rng(0))
+    network = dynamics.random_network((50, 60, 40), 0.5, depth, np.random.default_rng(0))
     assert [w.shape for w in (*network.layers, network.head)] == [(60, 50), *[(60, 60)] * (depth - 1), (40, 60)]
     for weights in (*network.layers, network.head):
         assert np.sum(weights**2, axis=1).mean() == pytest.approx(0.25, rel=0.1)

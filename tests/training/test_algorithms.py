@@ -15,16 +15,8 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.optim import schedules
-from fedjax_collapse.optim.aggregation import (
-    Upload,
-    damped_adagrad,
-    damped_adam,
-    damped_momentum,
-    damped_yogi,
-    sum_clients,
-    weigh,
-)
+from fedjax_collapse.optim import aggregation, schedules
+from fedjax_collapse.optim.aggregation import Upload, damped_adagrad, damped_adam, damped_momentum, damped_yogi
 from fedjax_collapse.schema.options import constructor
 from fedjax_collapse.training.server import evaluated
 
@@ -362,8 +354,8 @@ def test_aggregation_is_a_weighted_mean_and_padding_clients_add_nothing():
     stacked = {"a": jnp.arange(12.0).reshape(3, 2, 2), "n": jnp.array([1, 2, 3])}
     weights, is_real = jnp.array([0.25, 0.75, 0.0]), jnp.array([True, True, False])
     stacked["a"] = stacked["a"].at[2].set(jnp.nan)
-    upload = jax.vmap(weigh)(Upload({"a": stacked["a"]}, {"n": stacked["n"]}), weights, is_real)
-    total = sum_clients(upload)
+    upload = jax.vmap(aggregation.weigh)(Upload({"a": stacked["a"]}, {"n": stacked["n"]}), weights, is_real)
+    total = aggregation.sum_clients(upload)
     np.testing.assert_allclose(
         total.mean["a"], 0.25 * np.arange(4).reshape(2, 2) + 0.75 * np.arange(4, 8).reshape(2, 2)
     )
