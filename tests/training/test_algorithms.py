@@ -40,9 +40,11 @@ def quadratic(view):
     return jnp.sum(jnp.where(batch.mask, losses, 0)) / jnp.maximum(jnp.sum(batch.mask), 1)
 
 
-def two_clients():
-    images, labels = np.array([[1.0, 2.0], [3.0, -1.0]]).reshape(2, 1, 1, 2), np.zeros(2, int)
-    return Federation.from_arrays(images, labels, [[0], [1]], images, labels, class_names=("a", "b"))
+def clients_of(*sizes):
+    """Two clients with the quadratics 1 (w - 2)^2 / 2 and 3 (w + 1)^2 / 2, each in so many examples."""
+    images = np.repeat([[1.0, 2.0], [3.0, -1.0]], sizes, axis=0).reshape(-1, 1, 1, 2)
+    labels, parts = np.zeros(len(images), int), np.split(np.arange(len(images)), [sizes[0]])
+    return Federation.from_arrays(images, labels, parts, images, labels, class_names=("a", "b"))
 
 
 SCALAR = Model(Scalar(), (1, 1, 2))
@@ -70,88 +72,55 @@ def training(**changes):
     return LocalTraining(**{**dict(epochs=2, batch_size=2, learning_rate=0.1, task_loss=quadratic), **changes})
 
 
-def repeated(*sizes):
-    """The two scalar clients, the examples of each repeated."""
-    federation = two_clients()
-    rows = np.repeat([0, 1], sizes)
-    images = np.asarray(federation.train.inputs)[rows]
-    parts = np.split(np.arange(len(rows)), [sizes[0]])
-    labels = np.zeros(len(rows), int)
-    return Federation.from_arrays(images, labels, parts, images, labels, class_names=("a", "b"))
-
-
 def evaluated_path(algorithm, after):
     return [float(evaluated(algorithm, SCALAR, state.server, state.clients).params["w"]) for state in after]
 
 
-def extras(state):
-    """The only method's own state at server and clients, as plain arrays."""
-    (shared,), (memory,) = state.server.shared.values(), state.clients.memory.values()
-    return jax.tree.map(
-        lambda tree: np.asarray(tree["w"]),
-        (shared, memory),
-        is_leaf=lambda tree: isinstance(tree, dict) and "w" in tree,
-    )
-
-
-def with_method(algorithm, **changes):
-    """The algorithm with its only method changed."""
-    return algorithm.replace(methods={name: method.replace(**changes) for name, method in algorithm.methods.items()})
-
-
+METHODS = {"scaffold": methods.Scaffold(), "fednova": methods.FedNova()}
+METHODS |= {"feddyn": methods.FedDyn(alpha=0.5), "feddc": methods.FedDC(alpha=0.5)}
 TABLE = {  # the server's model after each round, and as evaluated
-    "scaffold": (
-        FedAvg(training(), {"scaffold": methods.Scaffold()}),
-        [-0.065, -0.1295, -0.17313],
-        [-0.065, -0.1295, -0.17313],
-    ),
-    "feddyn": (
-        FedAvg(training(), {"feddyn": methods.FedDyn(alpha=0.5)}),
-        [-0.125, -0.2208875, -0.2690997813],
-        [-0.0625, -0.14169375, -0.2053967656],
-    ),
-    "feddc": (
-        FedAvg(training(), {"feddc": methods.FedDC(alpha=0.5)}),
-        [-0.125, -0.2641375, -0.3399616563],
-        [-0.0625, -0.16331875, -0.2516402031],
-    ),
-    "damped": (
-        FedAvg(training(), server_optimizer=jax.tree_util.Partial(damped_momentum, 0.5)),
-        [-0.0325, -0.0755625, -0.1163703125],
-        [-0.0325, -0.0755625, -0.1163703125],
-    ),
+    "scaffold": ([-0.065, -0.1295, -0.17313],) * 2,
+    "feddyn": ([-0.125, -0.2208875, -0.2690997813], [-0.0625, -0.14169375, -0.2053967656]),
+    "feddc": ([-0.125, -0.2641375, -0.3399616563], [-0.0625, -0.16331875, -0.2516402031]),
+    "damped": ([-0.0325, -0.0755625, -0.1163703125],) * 2,
 }
 PARTIAL = [(1,), (2,), (1,), (2,), (1,), (1, 2)]
 
 
+def algorithm_of(name, options=None, **changes):
+    """FedAvg with the method of this name, with other options."""
+    own = {name: METHODS[name].replace(**options or {})} if name in METHODS else {}
+    damped = None if own else jax.tree_util.Partial(damped_momentum, 0.5)
+    return FedAvg(training(**changes), own, server_optimizer=damped)
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_two_scalar_clients(float64, name):
-    algorithm, path, expected = TABLE[name]
-    after = states(algorithm, two_clients(), FULL)
+    algorithm, (path, expected) = algorithm_of(name), TABLE[name]
+    after = states(algorithm, clients_of(1, 1), FULL)
     np.testing.assert_allclose(server_path(after), path, atol=1e-10)
     np.testing.assert_allclose(evaluated_path(algorithm, after), expected, atol=1e-10)
     if name in ("feddyn", "feddc"):
-        cloud = with_method(algorithm, evaluate="cloud")
+        cloud = algorithm_of(name, dict(evaluate="cloud"))
         assert evaluated(cloud, SCALAR, after[-1].server, after[-1].clients) is after[-1].server.variables
 
 
 def test_variates_of_scaffold_after_one_step_are_gradients(float64):
     """At 0, of the two quadratics; the server's is their mean."""
-    (after,) = states(FedAvg(training(epochs=1), {"scaffold": methods.Scaffold()}), two_clients(), FULL[:1])
-    shared, memory = extras(after)
+    (after,) = states(algorithm_of("scaffold", epochs=1), clients_of(1, 1), FULL[:1])
+    shared, memory = (tree["scaffold"]["w"] for tree in (after.server.shared, after.clients.memory))
     np.testing.assert_allclose([*memory, shared], [-2, 3, 0.5], atol=1e-12)
 
 
 def test_a_loss_may_be_a_number():
-    assert server_path(states(FedAvg(training(task_loss=lambda view: 3.0)), two_clients(), FULL[:1])) == [0.0]
+    assert server_path(states(FedAvg(training(task_loss=lambda view: 3.0)), clients_of(1, 1), FULL[:1])) == [0.0]
 
 
 def test_feddyn_evaluates_everybodys_latest_model(float64):
     """With half of the clients in each round: a client's model after its last round, 0 before its first."""
-    plain = TABLE["feddyn"][0]
-    latest = with_method(plain, evaluate="all")
-    after = states(latest, two_clients(), PARTIAL)
-    assert server_path(after) == server_path(states(plain, two_clients(), PARTIAL))
+    plain, latest = algorithm_of("feddyn"), algorithm_of("feddyn", dict(evaluate="all"))
+    after = states(latest, clients_of(1, 1), PARTIAL)
+    assert server_path(after) == server_path(states(plain, clients_of(1, 1), PARTIAL))
     local = np.zeros(2)
     for cohort, w, state in zip(PARTIAL, evaluated_path(plain, after), after, strict=True):
         if len(cohort) == 1:  # the mean over the cohort is then that client's model
@@ -186,23 +155,21 @@ def test_methods_of_other_classes_are_other_programs():
     assert jax.tree.structure(same) == jax.tree.structure(same.replace(methods=dict(same.methods)))
 
 
-@cases("scaffold", "fednova", "feddyn", "feddc")
+@cases(*METHODS)
 def test_drop_last_leaves_small_clients_as_they_are(name, float64):
     """Of 3 and 1 examples in batches of 2, one step and none: the second client keeps its weight and moves nothing."""
-    algorithm = {"fednova": FedAvg(methods={"fednova": methods.FedNova()}), **{k: v[0] for k, v in TABLE.items()}}[name]
-    algorithm = algorithm.replace(training=training(batch_size=2, epochs=1, drop_last=True))
-    state = states(algorithm, repeated(3, 1), [(1, 2)])[0]
+    (state,) = states(algorithm_of(name, epochs=1, drop_last=True), clients_of(3, 1), [(1, 2)])
     moved = 0.2  # by one step from 0 with gradient -2
     expected = {"scaffold": 0.75, "fednova": 0.75 * 0.75, "feddyn": 0.5 + 0.5, "feddc": 0.5 + 0.5}[name] * moved
     np.testing.assert_allclose(server_path([state]), [expected], rtol=1e-12)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(extras(state)))
-    for leaf in jax.tree.leaves(extras(state)[1]):
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.server.shared, state.clients.memory)))
+    for leaf in jax.tree.leaves(state.clients.memory):
         assert leaf[0] != 0 and leaf[1] == 0
 
 
 def test_drop_last_counts_what_was_seen(float64):
     algorithm = FedAvg(training(batch_size=2, drop_last=True))
-    record = run_rounds(repeated(3, 1), SCALAR, algorithm, engine.Vectorized(), 1, max_rounds=1).record
+    record = run_rounds(clients_of(3, 1), SCALAR, algorithm, engine.Vectorized(), 1, max_rounds=1).record
     np.testing.assert_array_equal(record.steps, [[2, 0]])
     losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
     np.testing.assert_allclose(record.metrics["task_loss"], [[np.mean(losses), np.nan]], rtol=1e-12)
