@@ -5,10 +5,11 @@ adapters that are drawn at the client and a moved base, ranks that change, a pse
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Sequence
 
 from experiments.benchmarks.overheads import accepted
-from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+from fedjax_collapse import FedAvg, Model, nn
 from fedjax_collapse.config.keys import METHODS
 from fedjax_collapse.nn.adapters import LoRA
 
@@ -23,31 +24,28 @@ _OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 _OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
 
-def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
+@functools.cache
+def composed() -> list[FedAvg]:
     """With at most nine methods each; by themselves those of adapters, beside which the network is frozen, and one
     with noise for all uploads, which allows no other reports; those that compare views among themselves, as what
-    others compute of two views is compiled for long, and magnifies rounding.
-
-    A method among ``but`` that goes with none before it is left out.
-    """
-    composed = []
+    others compute of two views is compiled for long, and magnifies rounding."""
+    found = []
     for name, kind in METHODS.items():
         own = {name: kind(**_OPTIONS.get(name, {}))}
         if "adapters" in own[name].needs and name not in _OF_ADAPTERS:
             continue
-        for place, algorithm in enumerate(composed):
+        for place, algorithm in enumerate(found):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
             has_views = {"views" in method.needs for method in extended.methods.values()}
             is_alone = len(has_views) > 1 or any(
                 "adapters" in method.needs or method.has("perturb") for method in extended.methods.values()
             )
             if len(algorithm.methods) < 9 and not is_alone and network_of(extended):
-                composed[place] = extended
+                found[place] = extended
                 break
         else:
-            if name not in but:
-                composed.append(FedAvg(training, own))
-    return composed
+            found.append(FedAvg(methods=own))
+    return found
 
 
 def network_of(algorithm: FedAvg, num_classes: int = 4) -> Model | None:

@@ -62,6 +62,8 @@ def methods(
 
 def accepted(algorithm: FedAvg, model: Model) -> Model | None:
     """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
+    if not _is_accepted(algorithm):
+        return None
     has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
     needs_views = any("views" in method.needs for method in algorithm.methods.values())
     heads = [head for head in HEADS.values() if head is not Siamese] if has_head else []
@@ -69,13 +71,15 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
     if has_head and needs_views:
         siamese = with_options(Siamese, hidden=256, dim=model.initial_shapes().features.shape[-1])
         others.append(dataclasses.replace(model.with_module(head=siamese), task=SELF_SUPERVISED))
-    for other in (model, *others):
-        try:
-            algorithm.check(other)
-        except UserError:
-            continue
-        return other
-    return None
+    return next((other for other in (model, *others) if _is_accepted(algorithm, other)), None)
+
+
+def _is_accepted(algorithm, model=None):
+    try:
+        algorithm.check(model)
+    except UserError:
+        return False
+    return True
 
 
 def augmentations() -> dict[str, Augmentation | None]:

@@ -459,6 +459,8 @@ def exclusives() -> dict[str, str]:
     return hooks | {name: text for name, (text,) in filter(all, texts.items())}
 
 
+# functions of the contract -> the names of their arguments
+_HOOKS = {name: [*inspect.signature(of).parameters][1:] for name, of in inspect.getmembers(Method, inspect.isfunction)}
 _EARLIER = {  # hooks and attributes of earlier versions -> their replacements
     "first_report": "measure, with when_measured = 'start'",
     "first_model": "apply, with when_measured = 'start'",
@@ -493,9 +495,9 @@ def check_hooks(name: str, method: Method) -> None:
             raise UserError(f"method {name}: {earlier} is of an earlier version, expected {instead}")
     if callable(method.phases):
         raise UserError(f"method {name}: phases is a function, expected a property or a tuple")
-    for hook, declared in inspect.getmembers(Method, inspect.isfunction):
+    for hook, given in _HOOKS.items():
         if method.has(hook):
-            own, (_, *given) = getattr(method, hook), inspect.signature(declared).parameters
+            own = getattr(method, hook)
             needs_all = hook not in ("init_shared", "init_memory") or takes_setup(own)
             check_signature(f"method {name}: {hook}", own, *(given if needs_all else given[:2]))
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composed_algorithms import composed_algorithms, network_of
+from composed_algorithms import composed, network_of
 from conftest import TWO_EPOCHS as TRAINING
 from conftest import assert_same_bits, cases, check, one_line
 
@@ -18,7 +18,7 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.methods.base import exclusives
 from fedjax_collapse.schema.options import hints, problem
 
-ALGORITHMS = composed_algorithms(TRAINING)
+ALGORITHMS = [algorithm.replace(training=TRAINING) for algorithm in composed()]
 ALGORITHMS += [  # adapters' methods that the composed ones leave out, and options that keep something else
     FedAvg(TRAINING, {name: kind()})
     for name, kind in METHODS.items()

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from composed_algorithms import composed_algorithms, network_of
+from composed_algorithms import composed, network_of
 from conftest import cases, long_where
 from small_studies import error_of
 from tiny_networks import LARGE, TINY, least_model
@@ -63,8 +63,9 @@ def dense(**options):
 def test_a_round_of_every_method(target):
     """As many in one program as go together; listed here, as that starts JAX, and compilers are found before."""
     client_map = engine.Chunked(2, topology(target).devices[:1])
-    for algorithm in composed_algorithms(FEDAVG.training):
-        lowered(algorithm, network_of(algorithm, 10), client_map).compile()
+    for algorithm in composed():
+        network = network_of(algorithm, 10)
+        lowered(algorithm.replace(training=FEDAVG.training), network, client_map).compile()
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
