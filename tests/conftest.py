@@ -34,6 +34,7 @@ from fedjax_collapse.run import simulation
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)  # of most tests, which so share programs
 TWO_EPOCHS = TRAINING.replace(epochs=2)
 
+gc.set_threshold(100_000, 20, 20)  # the search for garbage takes a tenth of the time otherwise: tracing makes much
 sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old one
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
@@ -42,12 +43,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 def pytest_collection_finish():
-    """Makes the search for garbage rare, which takes a tenth of the time otherwise: tracing makes many objects.
-
-    The objects of imports are never searched again.
-    """
+    """The objects of imports are never searched for garbage again."""
     gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
 
 
 def long_where(long, values):
