@@ -35,7 +35,6 @@ TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)  # of m
 TWO_EPOCHS = TRAINING.replace(epochs=2)
 
 gc.set_threshold(100_000, 20, 20)  # the search for garbage takes a tenth of the time otherwise: tracing makes much
-sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old one
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
@@ -45,6 +44,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 def pytest_collection_finish():
     """The objects of imports are never searched for garbage again."""
     gc.freeze()
+    sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old
 
 
 def long_where(long, values):
