@@ -59,7 +59,7 @@ def run_rounds(
     """
     state = _placed(spec, state, assignment)
     records, num_rounds = [], int(num_rounds)
-    with jax.disable_jit(not spec.layout.client_map.is_compiled):
+    with rounds.compiled_or_not(spec):
         ahead = 0 if store is None else _AHEAD + 1
         store = store or OnHost(spec, algorithm, assignment, examples)
         store.round = int(state.round)
@@ -80,7 +80,7 @@ def with_first_reports(
     """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
     if not algorithm.having("measure", "start"):
         return state, None
-    with jax.disable_jit(not spec.layout.client_map.is_compiled):
+    with rounds.compiled_or_not(spec):
         store = OnHost(spec, algorithm, assignment, examples)
         return rounds.survey(store, _placed(spec, state, assignment), "start")
 

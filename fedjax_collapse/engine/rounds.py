@@ -4,9 +4,11 @@ Several runs can be one program as well: their arguments are stacked on a leadin
 clients are. A run resumes exactly from its state, also on another number of devices.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
@@ -141,9 +143,14 @@ def run_rounds(
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
-    with jax.disable_jit(not spec.layout.client_map.is_compiled):
+    with compiled_or_not(spec):
         advance = _run_rounds_compiled(spec, algorithm, state, assignment, examples, num_rounds)
     return advance._replace(watched=advance.watched.collected(spec))
+
+
+def compiled_or_not(spec: RoundSpec) -> AbstractContextManager[None]:
+    """Runs its body operation by operation in the debug layout; in others as JAX is set, also by ``disable_jit``."""
+    return contextlib.nullcontext() if spec.layout.client_map.is_compiled else jax.disable_jit()
 
 
 def compile_rounds(spec: RoundSpec, *arguments) -> jax.stages.Compiled:

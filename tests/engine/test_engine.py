@@ -15,6 +15,7 @@ from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Participati
 from fedjax_collapse.core import processes
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
+from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.schema.options import constructor
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)
@@ -65,6 +66,13 @@ def test_shuffled_rows():
     assert sorted(shuffled[:13].tolist()) == list(range(100, 113)) and shuffled[:13].tolist() != list(range(100, 113))
     other = shuffled_rows(jax.random.key(0), rows[:15], jnp.array(13))
     np.testing.assert_array_equal(shuffled[:13], other[:13])
+
+
+@cases((False, engine.Chunked(1), False), (True, engine.Chunked(1), True), (False, engine.Loop(), True))
+def test_rounds_are_compiled_but_for_the_debug_layout_and_under_disable_jit(is_disabled, client_map, expected, model):
+    spec = engine.RoundSpec(model, engine.Layout(client_map, cohort_size=1))
+    with jax.disable_jit(is_disabled), engine_rounds.compiled_or_not(spec):
+        assert jax.config.jax_disable_jit == expected
 
 
 @pytest.mark.slow
