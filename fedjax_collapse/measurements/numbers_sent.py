@@ -1,11 +1,15 @@
 """The measurement ``communication``: how many numbers a round sends."""
 
+import dataclasses
+import functools
+
 import jax
 
+from fedjax_collapse.core.records import Examples
+from fedjax_collapse.nn.model import Model
 from fedjax_collapse.run.measurement import MeasurementView
 from fedjax_collapse.training import communication as counting
-
-_found: dict[tuple, counting.Communication] = {}  # by all that it depends on
+from fedjax_collapse.training.algorithm import FedAvg
 
 
 def communication(view: MeasurementView) -> dict[str, int]:
@@ -17,8 +21,22 @@ def communication(view: MeasurementView) -> dict[str, int]:
     leaves, structure = jax.tree.flatten(view.algorithm)
     train = view.federation.train
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(train))
-    key = view.model, structure, tuple(map(float, leaves)), shapes
-    if key not in _found:
-        _found[key] = counting.communication(view.algorithm, view.model, train)
-    found = _found[key]
+    found = _counted(_Round(view.algorithm, train, view.model, structure, tuple(map(float, leaves)), shapes))
     return {"down": sum(found.down.values()), "up": sum(found.up.values()), "stored": found.kept}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Round:
+    """An algorithm with its data, equal to others with the same structure and numbers."""
+
+    algorithm: FedAvg = dataclasses.field(compare=False)
+    train: Examples = dataclasses.field(compare=False)
+    model: Model
+    structure: jax.tree_util.PyTreeDef
+    numbers: tuple[float, ...]
+    shapes: tuple
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(of):
+    return counting.communication(of.algorithm, of.model, of.train)
