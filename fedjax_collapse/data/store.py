@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from fedjax_collapse.core import files
-from fedjax_collapse.core.checksums import SIZE, as_bytes
+from fedjax_collapse.core.checksums import SIZE, as_bytes, checksums
 from fedjax_collapse.core.records import Damaged, UserError
 from fedjax_collapse.core.rows import write_json
 from fedjax_collapse.data.arrays import as_names, as_numbers, check_named
@@ -576,13 +576,11 @@ def _checksums(inputs, labels):
 
 
 def _checksums_of(arrays, firsts, lasts):
-    """Returns the checksums of rows ``firsts`` to ``lasts`` of inputs and labels, each ``checksum`` of both."""
+    """Returns the checksums of rows ``firsts`` to ``lasts`` of inputs and labels."""
     (inputs, labels), count = map(as_bytes, arrays), len(arrays[1])
     of_input, of_label = (len(piece) // max(1, count) for piece in (inputs, labels))
     ends = (ends * width for width in (of_input, of_label) for ends in (firsts, lasts))
-    bounds = zip(*(each.tolist() for each in ends), strict=True)
-    first, both = xxhash.xxh3_64_intdigest, xxhash.xxh3_128_digest
-    return b"".join([both(labels[start:stop], first(inputs[begin:end])) for begin, end, start, stop in bounds])
+    return checksums(inputs, labels, *(each.tolist() for each in ends))
 
 
 def _digest(folder, names):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.core.records import Key, UserError
+from fedjax_collapse.core.records import Key, UserError, check_choice
 from fedjax_collapse.data.augment import pixels
 from fedjax_collapse.data.augment.policy import apply_drawn, check_rule, draw
 from fedjax_collapse.schema import user_code
@@ -197,8 +197,7 @@ def output_shape(augmentation: Augmentation | None, image_shape: tuple[int, int,
 
 
 def _check_mode(what, mode):
-    if mode not in PADDINGS:
-        raise UserError(f"{what} mode {mode!r}: expected one of {', '.join(PADDINGS)}")
+    check_choice(f"{what} mode", mode, PADDINGS)
 
 
 _crop_flip = chain(crop, flip)
@@ -260,6 +259,5 @@ def preset(name: str) -> Augmentation:
     Raises:
         UserError: if the name is unknown.
     """
-    if name not in PRESETS:
-        raise UserError(f"augmentation {name!r}: expected one of {', '.join(PRESETS)}")
+    check_choice("augmentation", name, PRESETS)
     return PRESETS[name]

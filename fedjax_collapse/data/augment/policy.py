@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.records import Key, UserError
+from fedjax_collapse.core.records import Key, check_choice
 from fedjax_collapse.data.augment import pixels
 
 
@@ -112,8 +112,7 @@ def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.A
 
 def check_rule(name: str) -> None:
     """Raises UserError if there is no rule of that name."""
-    if name not in RULES:
-        raise UserError(f"auto_augment rule {name!r}: expected one of {', '.join(RULES)}")
+    check_choice("auto_augment rule", name, RULES)
 
 
 def _level_of_eleven(operation):

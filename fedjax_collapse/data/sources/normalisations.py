@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import UserError, check_choice
 from fedjax_collapse.schema.options import OpenChoice
 
 
@@ -29,8 +29,7 @@ DEFAULTS = {  # by data set
 
 def check_name(name: str) -> None:
     """Raises UserError if there is no normalisation of that name."""
-    if name not in NORMALISATIONS:
-        raise UserError(f"normalisation {name!r}: expected one of {', '.join(NORMALISATIONS)}")
+    check_choice("normalisation", name, NORMALISATIONS)
 
 
 def mean_and_std(name: str, channels: int) -> tuple[float | tuple, float | tuple]:
