@@ -72,8 +72,9 @@ class Worker:
         self.connection, others = _SPAWN.Pipe()
         arguments = self._errors.name, target, others, *arguments
         self.process = _SPAWN.Process(target=_call, args=arguments, daemon=True)
-        with on_cores(cores), mock.patch.dict(os.environ, environment):
-            self.process.start()
+        path = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *sys.path]
+        with on_cores(cores), mock.patch.dict(os.environ, environment), mock.patch.object(sys, "path", path):
+            self.process.start()  # which takes the path from this process, not from its environment
         others.close()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """The compiled round: layouts, padding that changes nothing, traced numbers, failures by name, clients of devices."""
 
 import functools
+import re
 
 import chex
 import jax
@@ -124,6 +125,14 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     jax.effects_barrier()
     assert sum(computed) == TRAINING.epochs * engine_layout.padded_sizes(sizes, 8, 3).sum()
     assert_close(in_parts, outcome(1), 1e-5)
+
+
+def test_a_step_of_a_large_network_copies_no_params(federation):
+    dense = Model(nn.MLP(federation.num_classes, hidden=(1024, 1024)), federation.input_shape)
+    rounds, algorithm, _, *given = start_rounds(federation, dense, FedAvg(TRAINING), engine.Chunked(1))
+    computations = engine.lower(rounds, algorithm, *given).compile().as_text().split("\n\n")
+    steps = [text for text in computations if "f32[1024,1024]" in text and " while(" not in text]
+    assert steps and not any(re.search(r"f32\[1024,1024\]\S* copy\(", text) for text in steps)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tiny_networks import derivatives
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings import chunks, winograd
 from fedjax_collapse.nn.lowerings.convolution import Convolution, candidates, choose_lowering, convolve
-from fedjax_collapse.nn.lowerings.products import multiply, of_columns
+from fedjax_collapse.nn.lowerings.products import multiply, of_columns, of_rows
 
 SMALL = st.tuples(st.integers(1, 3), st.integers(1, 4))
 COMMON = dict(
@@ -263,3 +263,19 @@ def test_gradients_with_fewer_columns_than_rows_are_computed_as_their_transpose(
     assert product(64, 24, 8, "cpu") == "8,24"
     assert [product(64, 24, 8, "gpu"), product(6, 24, 8, "cpu")] == ["24,8", "24,8"]
     assert product(64, 8, 24, "cpu") == "8,24"
+
+
+def test_gradients_of_few_rows_and_a_large_matrix_are_computed_as_their_transpose(float64):
+    """On CPUs, also of clients in parallel; alone and in the gradient of a product."""
+
+    def gradients(rows, inputs, platform):
+        kernel, gradient = jnp.asarray(RNG.normal(size=(3, inputs, 128))), jnp.asarray(RNG.normal(size=(3, rows, 128)))
+        program = (
+            jax.jit(jax.vmap(functools.partial(of_rows, target=Target(platform)))).lower(gradient, kernel).compile()
+        )
+        assert_close(program(gradient, kernel), gradient @ kernel.swapaxes(1, 2), 1e-12)
+        return re.search(r"= f64\[3,([\d,]+)\]\S* dot\(", program.as_text())[1]
+
+    assert gradients(4, 128, "gpu") == "4,128"
+    assert [gradients(4, size, "cpu") for size in (128, 127)] == ["128,4", "4,127"]
+    assert [gradients(rows, 130, "cpu") for rows in (128, 129)] == ["130,128", "129,130"]

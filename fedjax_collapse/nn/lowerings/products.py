@@ -1,14 +1,17 @@
 """Products of rows with a matrix, with gradients that are fast on CPUs.
 
-A product with a transposed matrix repacks it every time, which costs 50 % more with 17 rows. The transpose of a frozen
-matrix is computed once, before the loop of steps. The gradient of a matrix is a product of rows. Over two axes, such as
-examples and tokens, XLA fuses it, in transposed order, with the elementwise operations before it, which took longer
-than the product (docs/adapters.md).
+A CPU's product with a transposed matrix repacks it every time: with 32 rows it took 2 to 5 times as long as the product
+of the matrix with the transposed rows, with 512 rows as long or less. The transpose of a frozen matrix is computed
+once, before the loop of steps. The gradient of a matrix is a product of rows. Over two axes, such as examples and
+tokens, XLA fuses it, in transposed order, with the elementwise operations before it, which took longer than the product
+(docs/adapters.md).
 """
 
 import jax
 
 from fedjax_collapse.core.target import Target
+
+_FEW_ROWS, _LARGE = 128, 2**14  # most rows whose transposes take less time than packing a matrix, of at least this size
 
 
 def multiply(inputs: jax.Array, kernel: jax.Array, target: Target | None) -> jax.Array:
@@ -26,6 +29,14 @@ def of_columns(rows: jax.Array, gradients: jax.Array, target: Target) -> jax.Arr
         # without the barrier, the compiler makes it the other product, which then takes up to twice as long
         return jax.lax.optimization_barrier(gradients.T @ rows).T
     return rows.T @ gradients
+
+
+def of_rows(gradients: jax.Array, kernel: jax.Array, target: Target) -> jax.Array:
+    """Returns ``gradients @ kernel.T``, [n, out] and [in, out] -> [n, in], which is the gradient of rows."""
+    if target.is_cpu and len(gradients) <= _FEW_ROWS and kernel.size >= _LARGE:
+        # without the barrier, the compiler makes it the other product again
+        return jax.lax.optimization_barrier(kernel @ gradients.T).T
+    return gradients @ kernel.T
 
 
 @jax.custom_vjp
@@ -47,7 +58,7 @@ def _backward(kept, gradient):
     if trained is None:
         return gradient @ transposed, None
     inputs, kernel = trained
-    return gradient @ kernel.T, of_columns(inputs, gradient, Target())
+    return of_rows(gradient, kernel, Target()), of_columns(inputs, gradient, Target())
 
 
 _multiply.defvjp(_forward, _backward, symbolic_zeros=True)

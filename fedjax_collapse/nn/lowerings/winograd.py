@@ -18,6 +18,7 @@ from jax import lax
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
+from fedjax_collapse.nn.lowerings.products import of_rows
 
 # of interpolation, by n, and infinity: those with the smallest errors of many (for n = 6 ±1 and ±2 have twice these)
 _POINTS = {4: (0, 1, -1), 6: (0, 5 / 8, -5 / 8, 3 / 2, -3 / 2), 8: (0, 1 / 2, -1 / 2, 1, -1, 2, -2)}
@@ -59,7 +60,8 @@ def _gradient(padding, tile, target, residuals, gradient):
         points = _split(images, padding, transforms.images, counts, tile)
         of_outputs = _split(gradient, 0, transforms.outputs, counts, tile)
         products = jnp.einsum("ptc,ptf->pcf", points, of_outputs)
-        pixels = _join(jnp.einsum("ptf,pcf->ptc", of_outputs, weights), transforms.images, counts, tile, target)
+        of_points = jax.vmap(functools.partial(of_rows, target=target))(of_outputs, weights)
+        pixels = _join(of_points, transforms.images, counts, tile, target)
         return pixels[:, rows, columns], products
 
     image_gradient, products = _in_chunks(chunk, (images, gradient), kernel, counts, tile, target)

@@ -45,7 +45,7 @@ class AlexNet(ConvNetwork):
             images = max_pool(images, 3, 2, target=self.target) if pooled else images
         features = adaptive_avg_pool(images, 6).reshape(len(images), -1)
         for _ in range(2):
-            features = Dense(scale(4096, self.width_multiplier), dtype=self.dtype)(features)
+            features = Dense(scale(4096, self.width_multiplier), dtype=self.dtype, target=self.target)(features)
             features = jax.nn.relu(as_level(self, layers.normalize(features, mask, train)))
         return features
 

@@ -57,7 +57,8 @@ class EfficientNetB0(ConvNetwork):
             images = as_level(self, images)
         images = nn.silu(conv(images, scale(1280, self.width_multiplier), 1))
         features = dropout(self, global_mean(images, self.target), self.dropout, train)
-        return jax.nn.relu(as_level(self, Dense(scale(640, self.width_multiplier), dtype=self.dtype)(features)))
+        dense = Dense(scale(640, self.width_multiplier), dtype=self.dtype, target=self.target)
+        return jax.nn.relu(as_level(self, dense(features)))
 
 
 class MBConv(nn.Module):

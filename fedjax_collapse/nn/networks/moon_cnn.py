@@ -39,5 +39,5 @@ class MOONCNN(Network):
             images = max_pool(jax.nn.relu(images), target=self.target)
         features = images.reshape(len(images), -1)
         for width in self.hidden:
-            features = jax.nn.relu(as_level(self, Dense(width, dtype=self.dtype)(features)))
+            features = jax.nn.relu(as_level(self, Dense(width, dtype=self.dtype, target=self.target)(features)))
         return features

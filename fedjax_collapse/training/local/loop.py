@@ -150,6 +150,9 @@ class _Phase:
         num_parts = divide(self._count_rows(index, order) + part - 1, part)
         sizes = [min(count * part, self.most_rows) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
+        if parts == 1 and self.context.branches:  # the other branch is of no examples
+            zeros = zeros_of(jax.eval_shape(branches[0], trained, index, order, key))
+            num_parts, branches = jnp.minimum(num_parts, 1) + 1, [lambda *_: zeros, *branches]
         outcome = jax.lax.switch(num_parts - 1, branches, trained, index, order, key)  # no branch if there is one
         gradient, (batch_stats, carries), metrics = outcome
         gradient = correct(self.context, gradient, masks.fill(params, self.start), self.not_trained)
