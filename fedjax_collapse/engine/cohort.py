@@ -330,7 +330,7 @@ def _map_clients(spec, algorithm, received, clients, function, slots=()):
     def of_client(given, client):
         current, examples = given
         context = local.LocalContext(algorithm, spec.model, examples, current, received.round, client)
-        return function(context._replace(batch_parts=spec.layout.batch_parts, branches=spec.branches))
+        return function(context._replace(batch_parts=spec.layout.batch_parts))
 
     is_part = received.examples.identities is not None  # then each device has the examples of its own clients
     divided = False, Examples(is_part, is_part, mean=False, std=False, identities=is_part, pad=False)

@@ -15,8 +15,7 @@ from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that contains the network's step twice still compiles fast
-_TOKEN_PARTS = 4
-_CACHED = 2**20  # params that fit into a core's cache
+_TOKEN_PARTS, _CACHED = 4, 2**20  # weights that stay in a core's cache
 _WORTHWHILE, _MUCH = 0.03, 0.25  # the least fraction of the computed samples that has to be saved; by deep networks
 
 
@@ -28,13 +27,13 @@ class Layout(NamedTuple):
         cohort_size: clients in a round.
         max_rounds: the most rounds in one call.
         batch_parts: the number of parts into which a batch is divided, by examples or, if each token has a label, by
-            tokens. Parts without true rows are not computed.
+            tokens. Parts without true rows are not computed, in branches of the program; 0 has no branch.
     """
 
     client_map: ClientMap
     cohort_size: int
     max_rounds: int = 1
-    batch_parts: int = 1
+    batch_parts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,17 +57,6 @@ class RoundSpec:
     watch: str | tuple[int, ...] = "one"
     skips: bool = False
     rule: tuple[type, ...] = ()
-
-    @property
-    def branches(self) -> bool:
-        """Whether a step's gradient is a branch of the program, which ends before the params are updated in place.
-
-        Without it, XLA copies all params in every step, which takes a tenth of AlexNet's. A branch costs nothing on a
-        CPU that trains one client of one run at a time. Small networks stay in its cache and are not worth it.
-        """
-        maps = [self.layout.client_map, *([self.run_map] if self.run_map else [])]
-        is_large = sum(leaf.size for leaf in jax.tree.leaves(self.model.variable_shapes().params)) >= _CACHED
-        return is_large and maps[0].target.is_cpu and all(client_map.runs_clients_alone for client_map in maps)
 
     @property
     def num_watched(self) -> int:
@@ -119,20 +107,23 @@ def batch_parts(
 ) -> int:
     """Returns the number of parts into which it pays to divide a batch.
 
-    A client's step is compiled for each number of parts. One part under ``vmap``, where a branch costs all of its
-    cases, and if nearly all batches are full. Four for dense networks, which compile fast, otherwise two; for deep
-    networks, which compile slowly, only if that saves much. ``of_tokens``, four: a batch is then cut by its tokens, as
-    most sequences end with padding.
+    A client's step is compiled for each number of parts. None under ``vmap``, where a branch costs all of its cases,
+    and if nearly all batches are full. Four for dense networks, which compile fast, otherwise two; for deep networks,
+    which compile slowly, only if that saves much. ``of_tokens``, four: a batch is then cut by its tokens, as most
+    sequences end with padding. Else one for large networks on a CPU: without a branch, which ends before the params
+    are updated in place, XLA copies them in every step.
     """
     if not client_map.runs_clients_alone:
-        return 1
+        return 0
     if of_tokens:
         return _TOKEN_PARTS
     kernels = _kernels(model)
     is_deep = len(kernels) > _SHALLOW
     parts = min(4 if _is_dense(kernels) and not is_deep else 2, batch_size)
     whole, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (1, parts))
-    return parts if whole - cut >= (_MUCH if is_deep else _WORTHWHILE) * whole else 1
+    if whole - cut >= (_MUCH if is_deep else _WORTHWHILE) * whole:
+        return parts
+    return int(client_map.target.is_cpu and sum(map(math.prod, kernels)) >= _CACHED)
 
 
 def _kernels(model):

@@ -164,7 +164,7 @@ def trace(spec: RoundSpec, algorithm: FedAvg, assignment: Assignment, examples: 
     Raises:
         UserError: a network or a method does not fit the rest.
     """
-    layout = spec.layout._replace(client_map=Chunked(1), max_rounds=1, batch_parts=1)
+    layout = spec.layout._replace(client_map=Chunked(1), max_rounds=1, batch_parts=0)
     spec = dataclasses.replace(spec, layout=layout, run_map=None)
     _run_rounds_compiled.eval_shape(spec, *_shapes(spec, algorithm, assignment, examples), spec.layout.max_rounds)
 

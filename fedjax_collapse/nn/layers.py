@@ -35,6 +35,11 @@ def torch_uniform(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initiali
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
+def no_bias(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
+    """Keras' default initialiser of biases: 0."""
+    return nn.initializers.zeros
+
+
 def kaiming_normal(mode: str = "fan_in") -> Init:
     """PyTorch's ``kaiming_normal_``: normal with variance 2 / fan_in or 2 / fan_out, for weights."""
 

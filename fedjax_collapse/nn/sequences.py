@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.nn.heads import classify
-from fedjax_collapse.nn.layers import Init, cast
+from fedjax_collapse.nn.layers import Init, cast, no_bias
 from fedjax_collapse.nn.network import Network
 from fedjax_collapse.schema.options import Count
 
@@ -22,11 +22,6 @@ def glorot_uniform(fan_in: int, fan_out: int) -> jax.nn.initializers.Initializer
 def he_normal(fan_in: int, fan_out: int) -> jax.nn.initializers.Initializer:
     """Keras' ``he_normal``: normal, truncated at two standard deviations, with variance 2 / fan_in."""
     return nn.initializers.he_normal()
-
-
-def no_bias(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
-    """Keras' default initialiser of biases: 0."""
-    return nn.initializers.zeros
 
 
 class Embedding(nn.Module):

@@ -206,11 +206,11 @@ def prepare(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Har
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
     of_tokens = federation.train.pad is not None
-    parts = engine.batch_parts(client_map, model, sizes, training.batch_size, of_tokens)
     if training.drop_last and not of_tokens:
-        parts = 1
+        sizes = np.array([training.batch_size])  # of batches that are all full
+    parts = engine.batch_parts(client_map, model, sizes, training.batch_size, of_tokens)
     if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
-        parts = 1
+        parts = 0
     layout = engine.Layout(
         client_map, cohort_size, max_rounds=min(schedule.evaluate_every, schedule.rounds), batch_parts=parts
     )

@@ -104,10 +104,10 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     assert parts(engine.Chunked(1), model, sizes) == 2
     assert parts(engine.Chunked(1), Model(dense, federation.input_shape), sizes) == 4
     assert parts(engine.Sharded(2, engine.Chunked(1)), Model(dense, federation.input_shape), sizes) == 4
-    assert parts(engine.Chunked(2), model, sizes) == parts(engine.Vectorized(), model, sizes) == 1
+    assert parts(engine.Chunked(2), model, sizes) == parts(engine.Vectorized(), model, sizes) == 0
     deep = Model(deep, federation.input_shape)
-    assert [parts(engine.Chunked(1), deep, np.full(5, size)) for size in (2, 4, 6, 30)] == [2, 2, 1, 1]
-    assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 1
+    assert [parts(engine.Chunked(1), deep, np.full(5, size)) for size in (2, 4, 6, 30)] == [2, 2, 0, 0]
+    assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 0
     assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
 
     def loss(view):
@@ -129,8 +129,10 @@ def test_short_batches_cost_their_parts_alone(federation, model):
 
 def test_a_step_of_a_large_network_copies_no_params(federation):
     dense = Model(nn.MLP(federation.num_classes, hidden=(1024, 1024)), federation.input_shape)
-    rounds, algorithm, _, *given = start_rounds(federation, dense, FedAvg(TRAINING), engine.Chunked(1))
-    computations = engine.lower(rounds, algorithm, *given).compile().as_text().split("\n\n")
+    client_map, full = engine.Chunked(1), np.full(5, 8)
+    rounds, algorithm, _, *given = start_rounds(federation, dense, FedAvg(TRAINING), client_map)
+    layout = rounds.layout._replace(batch_parts=engine.batch_parts(client_map, dense, full, 8))
+    computations = engine.lower(engine.RoundSpec(dense, layout), algorithm, *given).compile().as_text().split("\n\n")
     steps = [text for text in computations if "f32[1024,1024]" in text and " while(" not in text]
     assert steps and not any(re.search(r"f32\[1024,1024\]\S* copy\(", text) for text in steps)
 

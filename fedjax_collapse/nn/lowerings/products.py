@@ -36,7 +36,7 @@ def of_rows(gradients: jax.Array, kernel: jax.Array, target: Target) -> jax.Arra
     if target.is_cpu and len(gradients) <= _FEW_ROWS and kernel.size >= _LARGE:
         # without the barrier, the compiler makes it the other product again
         return jax.lax.optimization_barrier(kernel @ gradients.T).T
-    return gradients @ kernel.T
+    return jax.lax.dot_general(gradients, kernel, (((1,), (1,)), ((), ())))
 
 
 @jax.custom_vjp

@@ -2,10 +2,10 @@
 
 import jax
 
-from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.nn.layers import Dense, no_bias
 from fedjax_collapse.nn.network import as_level
 from fedjax_collapse.nn.places import rows_at
-from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, glorot_uniform, no_bias
+from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, glorot_uniform
 from fedjax_collapse.schema.options import Count
 
 

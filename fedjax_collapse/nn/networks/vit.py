@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
-from fedjax_collapse.nn.layers import Dense, LayerNorm, PatchEmbedding
+from fedjax_collapse.nn.layers import Dense, LayerNorm, PatchEmbedding, no_bias
 from fedjax_collapse.nn.network import Network, as_level, rematerialized
 from fedjax_collapse.schema.options import Count, Positive
 
@@ -110,7 +110,7 @@ class Block(nn.Module):
     def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
 
         def dense(name, inputs, features):
-            inits = dict(kernel_init=_normal, bias_init=_zeros)
+            inits = dict(kernel_init=_normal, bias_init=no_bias)
             return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs)
 
         width, read = tokens.shape[-1], slice(self.read)
@@ -135,7 +135,3 @@ def attention(query: jax.Array, key: jax.Array, value: jax.Array, heads: int) ->
 
 def _normal(fan_in, fan_out):
     return nn.initializers.normal(0.02)
-
-
-def _zeros(fan_in, fan_out):
-    return nn.initializers.zeros

@@ -25,8 +25,7 @@ class LocalContext(NamedTuple):
     round: jax.Array
     client: Client
     class_counts: jax.Array | None = None
-    batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
-    branches: bool = False  # whether a step's gradient is a branch of the program (``engine.RoundSpec``)
+    batch_parts: int = 0  # the number of parts into which a batch is divided (``engine.Layout``)
     start: Variables | None = None  # the model from which training starts; None is the server's
     carries: Mapping[str, PyTree] = {}  # by method, passed from step to step
     has_metrics: bool = True  # whether the loss's terms and the score are summed over the steps

@@ -127,7 +127,8 @@ class _Phase:
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
         trained = variables._replace(params=masks.without(self.not_trained, variables.params)), carries
         arguments = trained, first, jnp.arange(len(self.rows)), self.client.key
-        total = zeros_of(jax.eval_shape(self.differentiate, self.most_rows, *arguments)[2])
+        self.shapes = jax.eval_shape(self.differentiate, self.most_rows, *arguments)
+        total = zeros_of(self.shapes[2])
         logged = self.training.logged_epochs
         by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
         if self.training.momentum_reset:
@@ -145,15 +146,14 @@ class _Phase:
         A batch of few examples, or tokens, costs no more than the parts that it fills.
         """
         trained, state, (total, by_epoch) = carry
-        params, parts = trained[0].params, self.context.batch_parts
+        params, parts = trained[0].params, max(self.context.batch_parts, 1)
         part = -(-self.most_rows // parts)
         num_parts = divide(self._count_rows(index, order) + part - 1, part)
         sizes = [min(count * part, self.most_rows) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
-        if parts == 1 and self.context.branches:  # the other branch is of no examples
-            zeros = zeros_of(jax.eval_shape(branches[0], trained, index, order, key))
-            num_parts, branches = jnp.minimum(num_parts, 1) + 1, [lambda *_: zeros, *branches]
-        outcome = jax.lax.switch(num_parts - 1, branches, trained, index, order, key)  # no branch if there is one
+        if self.context.batch_parts == 1:  # a second one, which no step takes: one alone would not be a branch
+            num_parts, branches = num_parts + 1, [lambda *_: zeros_of(self.shapes), *branches]
+        outcome = jax.lax.switch(num_parts - 1, branches, trained, index, order, key)
         gradient, (batch_stats, carries), metrics = outcome
         gradient = correct(self.context, gradient, masks.fill(params, self.start), self.not_trained)
         updates, state = self.optimizer.update(masks.without(self.not_trained, gradient), state, params)
