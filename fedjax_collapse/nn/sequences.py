@@ -99,12 +99,13 @@ def _forward(inputs, recurrent):
 def _backward(kept, cotangents):
     """``kept``: the recurrent kernel, and from each step the state, the gates, and the memory before it."""
     recurrent, states, gates, memories = kept
+    transposed = jax.lax.optimization_barrier(recurrent.T)  # once: as a part of the product, it is made in every step
 
     def step(carry, given):
         of_state, of_memory = carry
         cotangent, *before = given
         of_gates, of_memory = jax.vjp(_cell, *before)[1]((cotangent + of_state, of_memory))
-        return (of_gates @ recurrent.T, of_memory), of_gates
+        return (of_gates @ transposed, of_memory), of_gates
 
     start = jnp.zeros_like(states[0])
     _, of_gates = jax.lax.scan(step, (start, start), (cotangents.swapaxes(0, 1), gates, memories), reverse=True)

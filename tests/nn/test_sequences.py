@@ -15,6 +15,7 @@ from fedjax_collapse.core.records import Examples
 from fedjax_collapse.data.batches import count_tokens, cut_tokens
 from fedjax_collapse.nn.networks.pfl_transformer import sinusoids
 from fedjax_collapse.nn.places import rows_at, spread
+from fedjax_collapse.nn.sequences import recur
 
 IDS, LENGTH, ROWS = 9, 5, 4
 
@@ -54,6 +55,12 @@ def test_initial_weights_are_those_of_keras():
     assert np.abs(params["Dense_0"]["kernel"]).max() == pytest.approx(np.sqrt(6 / (32 + 90)), rel=0.05)
     kernel = model_of(nn.StackOverflowLSTM(90, hidden=32)).init(jax.random.key(0)).params["LSTM_0"]["kernel"]
     assert np.abs(kernel).max() == pytest.approx(np.sqrt(6 / (96 + 4 * 32)), rel=0.05)
+
+
+def test_no_step_of_an_lstm_multiplies_by_a_transposed_kernel():
+    gradient = jax.jit(jax.grad(lambda recurrent, inputs: jnp.sum(recur(inputs, recurrent))))
+    program = gradient.lower(jnp.ones((6, 24)), jnp.ones((3, 5, 24))).compile().as_text()
+    assert " dot(" in program and "rhs_contracting_dims={1}" not in program
 
 
 def test_sinusoids():
