@@ -37,6 +37,7 @@ class Network(nn.Module, kw_only=True):
             scale=10.0)``.
         dtype: dtype of the computation in ``represent``; None is float32. Params, running statistics, projector and
             head are float32.
+        target: the device for which the network is compiled, set by ``Model.on``.
 
     Raises:
         UserError: at the first call, for an unknown option or images that are too small.
@@ -47,6 +48,7 @@ class Network(nn.Module, kw_only=True):
     normalize_features: Annotated[str, ("unit", "scaled", "layer")] | bool = False
     head: Annotated[str, OpenChoice(HEADS, "")] | type[nn.Module] | WithOptions | functools.partial = "linear"
     dtype: DType = None
+    target: Target = Target()
 
     smallest_image = 1  # height and width in pixels
     needs_images = True  # or inputs of any shape
@@ -135,12 +137,10 @@ class ConvNetwork(Network, kw_only=True):
         norm: normalisation of the layers.
         lowering: how convolutions are computed (``lowerings/``): ``auto`` follows rules, ``timed`` measures once on the
             device.
-        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     norm: Norm = "batch"
     lowering: Lowering | TimedLowerings = "auto"
-    target: Target = Target()
 
     def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:
         """Returns the options of the network's convolutions."""

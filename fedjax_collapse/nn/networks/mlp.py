@@ -24,7 +24,7 @@ class MLP(Network):
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         features = images.reshape(len(images), -1)
         for width in self.hidden:
-            outputs = Dense(width, use_bias=self.norm == "none", dtype=self.dtype)(features)
+            outputs = Dense(width, use_bias=self.norm == "none", dtype=self.dtype, target=self.target)(features)
             outputs = normalize(self.norm, outputs, mask, train)
             features = jax.nn.relu(as_level(self, outputs))
         return features

@@ -2,7 +2,6 @@
 
 import jax
 
-from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
 from fedjax_collapse.nn.lowerings.convolution import Lowering, TimedLowerings
 from fedjax_collapse.nn.network import Network, as_level
@@ -26,7 +25,6 @@ class MOONCNN(Network):
     channels: tuple[Count, ...] = (6, 16)
     hidden: tuple[Count, ...] = (120, 84)
     lowering: Lowering | TimedLowerings = "auto"
-    target: Target = Target()
 
     @property
     def smallest_image(self) -> int:

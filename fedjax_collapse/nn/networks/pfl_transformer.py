@@ -32,7 +32,6 @@ class PflTransformer(TokenNetwork):
         heads: number of attention heads, a divisor of the width.
         mlp_width: width of the MLPs' hidden layer.
         dropout: rate of dropout: attention weights, both outputs and the hidden layer.
-        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     num_classes: int
@@ -41,7 +40,6 @@ class PflTransformer(TokenNetwork):
     heads: Count = 8
     mlp_width: Count = 1536
     dropout: Fraction = 0.1
-    target: Target = Target()
 
     def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         width, length = self.embedding, vectors.shape[1]

@@ -44,7 +44,6 @@ class ViT(Network):
         epsilon: of LayerNorm; 1e-12 in Hugging Face's ViT.
         gelu: ``erf``, or its approximation ``tanh``, as in the JAX codes.
         remat: whether the gradient recomputes activations: less memory, more time.
-        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     num_classes: int
@@ -58,7 +57,6 @@ class ViT(Network):
     epsilon: Positive = 1e-6
     gelu: Annotated[str, ("erf", "tanh")] = "erf"
     remat: bool = False
-    target: Target = Target()
 
     @property
     def smallest_image(self) -> int:
