@@ -15,7 +15,7 @@ from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that contains the network's step twice still compiles fast
-_TOKEN_PARTS, _CACHED = 4, 2**20  # weights that stay in a core's cache
+_TOKEN_PARTS, _CACHED = 4, 2**20  # parts if each token has a label; weights that leave a core's cache
 _WORTHWHILE, _MUCH = 0.03, 0.25  # the least fraction of the computed samples that has to be saved; by deep networks
 
 

@@ -36,6 +36,7 @@ def of_rows(gradients: jax.Array, kernel: jax.Array, target: Target) -> jax.Arra
     if target.is_cpu and len(gradients) <= _FEW_ROWS and kernel.size >= _LARGE:
         # without the barrier, the compiler makes it the other product again
         return jax.lax.optimization_barrier(kernel @ gradients.T).T
+    # without a transpose, which would change what XLA fuses, and so the rounding
     return jax.lax.dot_general(gradients, kernel, (((1,), (1,)), ((), ())))
 
 

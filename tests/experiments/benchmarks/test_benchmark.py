@@ -192,14 +192,15 @@ def test_alternating_systems_are_compared_while_the_machine_slows_down():
 
 @pytest.mark.skipif(not CAN_PIN, reason="processes cannot be pinned here")
 def test_a_process_is_moved_to_a_core_with_what_it_says():
-    with runner.Lane("it", processes.serve_one, (), {"PYTHONPATH": "elsewhere"}, rounds=1) as it:
+    with runner.Lane("it", processes.serve_one, (), {"IT": "1", "PYTHONPATH": "elsewhere"}, rounds=1) as it:
         for core in machine.cores()[:2]:
             it.pin(core)
             assert os.sched_getaffinity(it.process.pid) == {core}
         runner.run([it])
         found = it.finish()
     assert found.loss == 1 and found.seconds == [0.5] and found.seconds_to_first_round < 0
-    assert found.layout == "elsewhere" and "elsewhere" not in sys.path and not it.process.is_alive()
+    assert found.layout == "elsewhere" and "elsewhere" not in sys.path
+    assert "IT" not in os.environ and not it.process.is_alive()
 
 
 @cases(
