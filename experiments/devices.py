@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -24,6 +25,8 @@ def configure_jax(cache: str) -> None:
             f"warning: compiled programs are not cached ({error}); choose another --compilation_cache", file=sys.stderr
         )
         return
+    # another process may still be writing the entry: JAX then compiles, and the numbers are the same
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

@@ -25,3 +25,14 @@ def test_after_ctrl_c_on_a_terminal_the_message_has_its_own_line():
     terminal, end = pty.openpty()
     process = subprocess.run([sys.executable, "-c", code], stdin=end, stdout=end, stderr=end)
     assert process.returncode == 1 and os.read(terminal, 10**4).decode() == f"half a line\r\n{STOPPING}\r\n"
+
+
+def test_a_damaged_entry_of_the_cache_of_programs_is_compiled_again(tmp_path):
+    """Silently, as another process may be writing it."""
+    code = (
+        "import sys, pathlib, jax; from experiments.devices import configure_jax; configure_jax(sys.argv[1]);"
+        "jax.jit(abs)(-1.0); entries = list(pathlib.Path(sys.argv[1]).glob('*abs*-cache')); jax.clear_caches();"
+        "assert {path.write_bytes(b'') for path in entries} == {0} and jax.jit(abs)(-1.0) == 1.0"
+    )
+    process = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
