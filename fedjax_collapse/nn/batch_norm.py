@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.sums import sum_rows
+from fedjax_collapse.nn.lowerings.sums import sum_of, sum_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -21,8 +21,8 @@ def normalize_batch(
     over the batch, fewer passes than automatic differentiation.
     """
     values, rows, count = _prepare(inputs, mask)
-    mean = sum_rows(jnp.where(rows, values, 0), target) / count
-    variance = sum_rows(jnp.where(rows, values - mean, 0) ** 2, target) / count
+    mean = sum_of(lambda values: jnp.where(rows, values, 0), (values,), target) / count
+    variance = sum_of(lambda values: jnp.where(rows, values - mean, 0) ** 2, (values,), target) / count
     outputs = (values - mean) * (lax.rsqrt(variance + epsilon) * scale) + bias
     return outputs.astype(inputs.dtype), mean, variance
 
@@ -39,7 +39,8 @@ def _backward(epsilon, target, residuals, gradients):
     gradient = gradient.astype(values.dtype)
     centred = values - mean
     inverse = lax.rsqrt(variance + epsilon)
-    total, correlation = sum_rows(gradient, target), sum_rows(gradient * centred, target)
+    total = sum_rows(gradient, target)
+    correlation = sum_of(lambda gradient, values: gradient * (values - mean), (gradient, values), target)
     through_mean = (mean_gradient - scale * inverse * total) / count
     through_variance = (2 * variance_gradient - scale * inverse**3 * correlation) / count
     input_gradient = scale * inverse * gradient + jnp.where(rows, through_mean + through_variance * centred, 0)

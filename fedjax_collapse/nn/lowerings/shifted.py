@@ -1,17 +1,12 @@
 """Depthwise convolution as a sum of shifted products."""
 
-import functools
-import math
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 from fedjax_collapse.nn.lowerings.patches import gradient_of_images, pad, windows
-from fedjax_collapse.nn.lowerings.sums import sum_rows
-
-_ROWS = 8  # rows of an image whose products are added at once: as many arrays as a CPU reads at full speed
+from fedjax_collapse.nn.lowerings.sums import sum_of
 
 
 def _gradient(stride, padding, target, residuals, gradient):
@@ -23,8 +18,8 @@ def _gradient(stride, padding, target, residuals, gradient):
         if target.is_cpu:  # arrays that are not fused with the slices of a loop over chunks
             padded, gradient = jax.lax.optimization_barrier((padded, pad(gradient, 1)))
             gradient = gradient[:, 1:-1, 1:-1]
-        products = [_products(window, gradient, target) for window in windows(padded, kernel.shape[:2], stride)]
-        return image_gradient, jnp.stack([sum_rows(product, target) for product in products])
+        shifted = windows(padded, kernel.shape[:2], stride)
+        return image_gradient, jnp.stack([sum_of(jnp.multiply, (window, gradient), target) for window in shifted])
 
     bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
     image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each, target)
@@ -35,19 +30,6 @@ def _gradient(stride, padding, target, residuals, gradient):
 def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
     """Depthwise convolution [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
     return _add_shifted(pad(images, padding), kernel, stride)
-
-
-def _products(first, second, target):
-    """Returns the products of images; on a CPU, products of several rows are added before they are written."""
-    if not target.is_cpu:
-        return first * second
-    rows = math.gcd(first.shape[1], _ROWS)
-    accumulator = jnp.promote_types(first.dtype, jnp.float32)
-    blocks = [
-        images.reshape(len(images), rows, -1, *images.shape[2:]).swapaxes(0, 1).astype(accumulator)
-        for images in (first, second)
-    ]
-    return functools.reduce(jnp.add, map(jnp.multiply, *blocks))
 
 
 def _add_shifted(images, kernel, stride=1):
