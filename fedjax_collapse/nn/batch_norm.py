@@ -40,6 +40,7 @@ def _backward(epsilon, target, residuals, gradients):
     centred = values - mean
     inverse = lax.rsqrt(variance + epsilon)
     total = sum_rows(gradient, target)
+    # with ``centred`` as an operand, XLA writes it: a third more memory in mobilenet_v2
     correlation = sum_of(lambda gradient, values: gradient * (values - mean), (gradient, values), target)
     through_mean = (mean_gradient - scale * inverse * total) / count
     through_variance = (2 * variance_gradient - scale * inverse**3 * correlation) / count

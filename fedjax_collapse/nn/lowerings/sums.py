@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.target import Target
 
-_ADDED = 8  # rows of an image that are added before a product: as many arrays as a CPU reads at full speed
+_ADDED = 8  # most rows of an image that are added before a product: as many arrays as a CPU reads at full speed
 
 
 def sum_rows(values: jax.Array, target: Target) -> jax.Array:
@@ -27,7 +27,8 @@ def sum_rows(values: jax.Array, target: Target) -> jax.Array:
 def sum_of(function: Callable[..., jax.Array], arrays: tuple[jax.Array, ...], target: Target) -> jax.Array:
     """Returns ``sum_rows(function(*arrays))`` for an elementwise function of images [batch, height, ..., channels].
 
-    On a CPU several rows of an image are added before they are written, so an eighth of the results is.
+    On a CPU up to eight rows of an image, as many as divide the height, are added in at least float32 before they are
+    written. ``function`` is therefore called with parts of the height, in which all rows count alike.
     """
     if not target.is_cpu or arrays[0].ndim < 3:
         return sum_rows(function(*arrays), target)
