@@ -232,15 +232,18 @@ NETWORKS = (
 )
 NOT_CONVOLUTIONAL = ("mlp", "vit")  # whose layers have no lowering
 IMAGE_SIZE = {"alexnet": 64}  # others: 32
+STEPS = {"resnet50": 8, "wide_resnet": 8}  # local steps of a round on a CPU; others: 40
 GROWTH = {10: 50, 100: 10, 1000: 5}  # rounds to time, by number of clients
 
 
 def steps_of(network: str, device: str = "cpu", batch_size: int = 32) -> Workload:
-    """Returns eight local steps of a network on each of two clients, on a GPU of ten, with random images.
+    """Returns 40 local steps of a network on each of two clients, on a GPU eight of ten, with random images.
 
-    With fewer, what a round costs besides its steps would count: copies of weights, and the first use of its memory.
+    With fewer, what a round costs besides its steps would count: copies of weights, and on a CPU the first use of the
+    round's memory. The papers' rounds have hundreds of steps. Networks of seconds a step have eight.
     """
-    size, steps, clients = IMAGE_SIZE.get(network, 32), 8, {"cpu": 2, "gpu": 10}[device]
+    size = IMAGE_SIZE.get(network, 32)
+    steps, clients = {"cpu": (STEPS.get(network, 40), 2), "gpu": (8, 10)}[device]
     training, examples = Training(1, batch_size, 0.01, 0.9), batch_size * steps * clients
     data, shape = partial(_noise, size), (size, size, 3)
     return Workload(data, shape, examples, _equal, clients, clients, training, network)

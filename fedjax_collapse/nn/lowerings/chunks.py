@@ -55,7 +55,11 @@ def with_gradient(gradient: Callable) -> Callable[[Callable], Callable]:
     return decorate
 
 
+def largest_divisor(number: int, most: int) -> int:
+    """Returns the largest divisor of a number that is at most ``most``, or 1."""
+    return next((divisor for divisor in range(most, 1, -1) if number % divisor == 0), 1)
+
+
 def _count(batch, bytes_each, least):
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
-    fitting = [size for size in sizes if size * bytes_each <= CACHE_BYTES] or [1]
-    return batch // max(fitting[-1], next(size for size in sizes if size >= min(least, batch)))
+    needed = next(size for size in range(min(least, batch), batch + 1) if batch % size == 0)
+    return batch // max(largest_divisor(batch, min(batch, CACHE_BYTES // bytes_each)), needed)

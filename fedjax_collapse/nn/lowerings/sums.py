@@ -6,13 +6,13 @@ its own vector of ones, so its sum has the same bits for any number of clients.
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.chunks import largest_divisor
 
 _ADDED = 8  # most rows of an image that are added before a product: as many arrays as a CPU reads at full speed
 
@@ -32,7 +32,7 @@ def sum_of(function: Callable[..., jax.Array], arrays: tuple[jax.Array, ...], ta
     """
     if not target.is_cpu or arrays[0].ndim < 3:
         return sum_rows(function(*arrays), target)
-    count = math.gcd(arrays[0].shape[1], _ADDED)
+    count = largest_divisor(arrays[0].shape[1], _ADDED)
     dtype = jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
     split = [array.reshape(len(array), count, -1, *array.shape[2:]) for array in arrays]
     blocks = [array.swapaxes(0, 1).astype(dtype) for array in split]
