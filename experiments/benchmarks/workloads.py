@@ -242,8 +242,7 @@ def steps_of(network: str, device: str = "cpu", batch_size: int = 32) -> Workloa
     With fewer, what a round costs besides its steps would count: copies of weights, and on a CPU the first use of the
     round's memory. The papers' rounds have hundreds of steps. Networks of seconds a step have eight.
     """
-    size = IMAGE_SIZE.get(network, 32)
-    steps, clients = {"cpu": (STEPS.get(network, 40), 2), "gpu": (8, 10)}[device]
+    size, (steps, clients) = IMAGE_SIZE.get(network, 32), {"cpu": (STEPS.get(network, 40), 2), "gpu": (8, 10)}[device]
     training, examples = Training(1, batch_size, 0.01, 0.9), batch_size * steps * clients
     data, shape = partial(_noise, size), (size, size, 3)
     return Workload(data, shape, examples, _equal, clients, clients, training, network)

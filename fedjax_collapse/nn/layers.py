@@ -15,11 +15,11 @@ from jax import lax
 
 from fedjax_collapse.core.records import PyTree, UserError, check_choice
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch, normalize_fused
+from fedjax_collapse.nn.batch_norm import count_values, normalize_batch, normalize_fused
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.lowerings.pooling import max_pool as max_pool
 from fedjax_collapse.nn.lowerings.products import multiply
-from fedjax_collapse.nn.lowerings.sums import add_bias
+from fedjax_collapse.nn.lowerings.sums import add_bias, at_least_float32
 
 DTYPES = (None, "float32", "bfloat16")
 NORMS = ("batch", "group", "none")

@@ -17,7 +17,7 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA, adapted
-from fedjax_collapse.nn.batch_norm import at_least_float32
+from fedjax_collapse.nn.lowerings.sums import at_least_float32
 from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
 from fedjax_collapse.schema import user_code

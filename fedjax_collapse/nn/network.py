@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn import heads
-from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, DType, Init, Norm, normalize, torch_uniform
 from fedjax_collapse.nn.lowerings.convolution import Lowering, TimedLowerings, is_norm_fused
-from fedjax_collapse.nn.lowerings.sums import mean_pixels
+from fedjax_collapse.nn.lowerings.sums import at_least_float32, mean_pixels
 from fedjax_collapse.nn.model import LEVELS
 from fedjax_collapse.nn.projector import Projector, project
 from fedjax_collapse.schema import discovery

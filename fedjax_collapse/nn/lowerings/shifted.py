@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks, with_gradient
 from fedjax_collapse.nn.lowerings.patches import gradient_of_images, pad, windows
-from fedjax_collapse.nn.lowerings.sums import sum_of
+from fedjax_collapse.nn.lowerings.sums import at_least_float32, sum_computed
 
 
 def _gradient(stride, padding, target, residuals, gradient):
@@ -19,7 +19,8 @@ def _gradient(stride, padding, target, residuals, gradient):
             padded, gradient = jax.lax.optimization_barrier((padded, pad(gradient, 1)))
             gradient = gradient[:, 1:-1, 1:-1]
         shifted = windows(padded, kernel.shape[:2], stride)
-        return image_gradient, jnp.stack([sum_of(jnp.multiply, (window, gradient), target) for window in shifted])
+        products = [at_least_float32(window) * gradient for window in shifted]
+        return image_gradient, jnp.stack([sum_computed(product, target) for product in products])
 
     bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
     image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each, target)

@@ -6,7 +6,6 @@ its own vector of ones, so its sum has the same bits for any number of clients.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import largest_divisor
 
-_ADDED = 8  # most rows of an image that are added before a product: as many arrays as a CPU reads at full speed
+_ADDED = 8  # most rows of an image that are added before a product; with 32, mobilenet_v2 takes 1.2 times as long
 
 
 def sum_rows(values: jax.Array, target: Target) -> jax.Array:
@@ -24,19 +23,21 @@ def sum_rows(values: jax.Array, target: Target) -> jax.Array:
     return _sum(values.reshape(1, -1, values.shape[-1]))[0]
 
 
-def sum_of(function: Callable[..., jax.Array], arrays: tuple[jax.Array, ...], target: Target) -> jax.Array:
-    """Returns ``sum_rows(function(*arrays))`` for an elementwise function of images [batch, height, ..., channels].
+def sum_computed(values: jax.Array, target: Target) -> jax.Array:
+    """Returns ``sum_rows`` of computed values [batch, height, ..., channels].
 
-    On a CPU up to eight rows of an image, as many as divide the height, are added in at least float32 before they are
-    written. ``function`` is therefore called with parts of the height, in which all rows count alike.
+    On a CPU up to eight rows of an image, as many as divide the height, are added in at least float32 where they are
+    computed, before anything is written: XLA unrolls a sum of so few terms, and adds it for many channels at once.
     """
-    if not target.is_cpu or arrays[0].ndim < 3:
-        return sum_rows(function(*arrays), target)
-    count = largest_divisor(arrays[0].shape[1], _ADDED)
-    dtype = jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
-    split = [array.reshape(len(array), count, -1, *array.shape[2:]) for array in arrays]
-    blocks = [array.swapaxes(0, 1).astype(dtype) for array in split]
-    return sum_rows(functools.reduce(jnp.add, map(function, *blocks)), target)
+    if not target.is_cpu or values.ndim < 3:
+        return sum_rows(values, target)
+    parts = values.reshape(len(values), largest_divisor(values.shape[1], _ADDED), -1, *values.shape[2:])
+    return sum_rows(jnp.sum(at_least_float32(parts), axis=1), target)
+
+
+def at_least_float32(inputs: jax.Array) -> jax.Array:
+    """Casts inputs to float32 if their dtype has fewer bits."""
+    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
 
 
 def mean_pixels(images: jax.Array, target: Target) -> jax.Array:

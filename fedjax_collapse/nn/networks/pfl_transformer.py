@@ -10,8 +10,8 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm, no_bias
+from fedjax_collapse.nn.lowerings.sums import at_least_float32
 from fedjax_collapse.nn.network import as_level, dropout
 from fedjax_collapse.nn.places import rows_at, spread
 from fedjax_collapse.nn.sequences import TokenNetwork, glorot_uniform

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm, PatchEmbedding, no_bias
+from fedjax_collapse.nn.lowerings.sums import at_least_float32
 from fedjax_collapse.nn.network import Network, as_level, rematerialized
 from fedjax_collapse.schema.options import Count, Positive
 
