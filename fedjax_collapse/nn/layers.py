@@ -15,11 +15,11 @@ from jax import lax
 
 from fedjax_collapse.core.records import PyTree, UserError, check_choice
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import count_values, normalize_batch, normalize_fused
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.lowerings.pooling import max_pool as max_pool
 from fedjax_collapse.nn.lowerings.products import multiply
 from fedjax_collapse.nn.lowerings.sums import add_bias, at_least_float32
+from fedjax_collapse.nn.normalization import count_values, normalize_batch, normalize_fused, normalize_groups
 
 DTYPES = (None, "float32", "bfloat16")
 NORMS = ("batch", "group", "none")
@@ -145,12 +145,12 @@ class Conv(nn.Module):
         return convolve(images, kernel, self.convolution)
 
 
-def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
+def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, target: Target, **options) -> jax.Array:
     """Normalises inputs by ``"batch"``, ``"group"`` or ``"none"``; for use inside a compact method."""
     check_choice("norm", kind, NORMS)
     if kind == "batch":
-        return BatchNorm(**options)(inputs, mask, train)
-    return GroupNorm(**options)(inputs) if kind == "group" else inputs
+        return BatchNorm(**options, target=target)(inputs, mask, train)
+    return GroupNorm(target=target)(inputs) if kind == "group" else inputs
 
 
 class BatchNorm(nn.Module):
@@ -195,6 +195,7 @@ class GroupNorm(nn.Module):
 
     groups: int = 2
     epsilon: float = 1e-5
+    target: Target = Target()
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -202,10 +203,7 @@ class GroupNorm(nn.Module):
         if channels % self.groups:
             raise UserError(f"GroupNorm of {channels} channels: expected a divisor of them, not {self.groups} groups")
         scale, bias = _scale_and_bias(self, inputs)
-        values = at_least_float32(inputs).reshape(len(inputs), -1, self.groups, channels // self.groups)
-        centred = values - values.mean((1, 3), keepdims=True)
-        normalized = centred * lax.rsqrt(jnp.mean(centred**2, (1, 3), keepdims=True) + self.epsilon)
-        return (normalized.reshape(inputs.shape) * scale + bias).astype(inputs.dtype)
+        return normalize_groups(inputs, scale, bias, self.groups, self.epsilon, self.target)
 
 
 class LayerNorm(nn.Module):

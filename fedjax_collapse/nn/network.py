@@ -108,9 +108,9 @@ class LayerOptions:
     ) -> jax.Array:
         """Applies the normalisation, and ReLU if ``relu``; ``momentum`` is for BatchNorm's running statistics."""
         if self.norm == "batch":
-            options = dict(momentum=momentum, target=self.target, relu=relu, fused=is_norm_fused(self.lowering))
-            return normalize(self.norm, images, mask, train, **options)
-        images = normalize(self.norm, images, mask, train)
+            options = dict(momentum=momentum, relu=relu, fused=is_norm_fused(self.lowering))
+            return normalize(self.norm, images, mask, train, self.target, **options)
+        images = normalize(self.norm, images, mask, train, self.target)
         return jax.nn.relu(images) if relu else images
 
     def conv_norm(

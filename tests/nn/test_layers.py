@@ -12,10 +12,10 @@ from conftest import assert_close, assert_same_bits, cases, one_line
 from tiny_networks import derivatives
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import normalize_batch, normalize_fused
 from fedjax_collapse.nn.layers import GroupNorm, max_pool
 from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
 from fedjax_collapse.nn.network import LayerOptions
+from fedjax_collapse.nn.normalization import normalize_batch, normalize_fused, normalize_groups
 
 
 def to_torch(images):
@@ -202,6 +202,25 @@ def test_sums_of_a_client_do_not_depend_on_others():
     together = jax.jit(jax.vmap(lambda x: sum_rows(2 * x, Target())))(values)
     alone = [jax.jit(lambda x: sum_rows(2 * x, Target()))(of_client) for of_client in values]
     assert_same_bits(together, np.stack(alone))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("shape", [(4, 28, 5, 6), (4, 3, 6), (4, 6)])
+def test_gradient_of_group_norm(shape, platform, float64):
+    """Of the outputs and of all arguments, at first and second order, as by automatic differentiation."""
+    rng = np.random.default_rng(0)
+    inputs, scale, bias = rng.normal(2, 3, shape), rng.normal(size=6), rng.normal(size=6)
+
+    def plain(inputs, scale, bias):
+        values = inputs.reshape(len(inputs), -1, 3, 2)
+        mean, variance = (of((1, 3), keepdims=True) for of in (values.mean, values.var))
+        return ((values - mean) / jnp.sqrt(variance + 1e-3)).reshape(inputs.shape) * scale + bias
+
+    def ours(*arrays):
+        return normalize_groups(*arrays, 3, 1e-3, Target(platform))
+
+    found, expected = (derivatives(function, (0, 1, 2), inputs, scale, bias) for function in (ours, plain))
+    assert_close(found, expected, 1e-10)
 
 
 def test_group_norm_equals_torch():

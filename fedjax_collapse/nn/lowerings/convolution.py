@@ -84,7 +84,7 @@ class Convolution(NamedTuple):
     * several names with ``+`` between them, as ``product+xla``: the first lowering that applies to the layer;
     * ``TimedLowerings``: the fastest lowering measured for this layer.
 
-    With ``fused_norm`` among the names, networks compute BatchNorm and ReLU together (``batch_norm.py``).
+    With ``fused_norm`` among the names, networks compute BatchNorm and ReLU together (``normalization.py``).
     """
 
     stride: int = 1

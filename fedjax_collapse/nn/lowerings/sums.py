@@ -29,10 +29,22 @@ def sum_computed(values: jax.Array, target: Target) -> jax.Array:
     On a CPU up to eight rows of an image, as many as divide the height, are added in at least float32 where they are
     computed, before anything is written: XLA unrolls a sum of so few terms, and adds it for many channels at once.
     """
-    if not target.is_cpu or values.ndim < 3:
-        return sum_rows(values, target)
+    return sum_rows(_added(values) if target.is_cpu else values, target)
+
+
+def sum_pixels(values: jax.Array, target: Target) -> jax.Array:
+    """Returns the sum over the pixels of computed values, [batch, ..., channels] -> [batch, channels]."""
+    if not target.is_cpu:
+        return jnp.sum(values, axis=tuple(range(1, values.ndim - 1)))
+    return _sum(_added(values).reshape(len(values), -1, values.shape[-1]))
+
+
+def _added(values):
+    """[batch, height, ..., channels] -> [batch, fewer rows, ..., channels]; rows without pixels stay as they are."""
+    if values.ndim < 3:
+        return values
     parts = values.reshape(len(values), largest_divisor(values.shape[1], _ADDED), -1, *values.shape[2:])
-    return sum_rows(jnp.sum(at_least_float32(parts), axis=1), target)
+    return jnp.sum(at_least_float32(parts), axis=1)
 
 
 def at_least_float32(inputs: jax.Array) -> jax.Array:

@@ -25,6 +25,6 @@ class MLP(Network):
         features = images.reshape(len(images), -1)
         for width in self.hidden:
             outputs = Dense(width, use_bias=self.norm == "none", dtype=self.dtype, target=self.target)(features)
-            outputs = normalize(self.norm, outputs, mask, train)
+            outputs = normalize(self.norm, outputs, mask, train, self.target)
             features = jax.nn.relu(as_level(self, outputs))
         return features

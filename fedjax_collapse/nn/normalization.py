@@ -1,4 +1,4 @@
-"""The arithmetic of BatchNorm without padding rows, with custom gradients."""
+"""The arithmetic of BatchNorm without padding rows, and of GroupNorm, with custom gradients."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings.sums import at_least_float32, sum_computed
+from fedjax_collapse.nn.lowerings.sums import at_least_float32, sum_computed, sum_pixels, sum_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -105,3 +105,44 @@ def _prepare(inputs, mask):
     values = at_least_float32(inputs)
     rows = mask.reshape(-1, *[1] * (inputs.ndim - 1))
     return values, rows, count_values(inputs, mask).astype(values.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def normalize_groups(
+    inputs: jax.Array, scale: jax.Array, bias: jax.Array, groups: int, epsilon: float, target: Target
+) -> jax.Array:
+    """Returns inputs [batch, ..., channels] normalised over all pixels and a group's channels of each example.
+
+    The moments are at least float32; the outputs have the dtype of the inputs. Sums are over the pixels first: those
+    over a group's channels and over the batch are then small, and the gradient takes two, as that of BatchNorm.
+    """
+    return _forward_groups(inputs, scale, bias, groups, epsilon, target)[0]
+
+
+def _forward_groups(inputs, scale, bias, groups, epsilon, target):
+    values = at_least_float32(inputs)
+    mean = _of_groups(sum_pixels(values, target), inputs.shape, groups)
+    variance = _of_groups(sum_pixels((values - mean) ** 2, target), inputs.shape, groups)
+    inverse = lax.rsqrt(variance + epsilon)
+    outputs = (values - mean) * (inverse * scale) + bias
+    return outputs.astype(inputs.dtype), (inputs, scale, mean, inverse)
+
+
+def _backward_groups(groups, epsilon, target, residuals, gradient):
+    inputs, scale, mean, inverse = residuals
+    gradient = at_least_float32(gradient)
+    normalized = (at_least_float32(inputs) - mean) * inverse
+    total, correlation = (sum_pixels(values, target) for values in (gradient, gradient * normalized))
+    of_mean, of_variance = (_of_groups(scale * sums, inputs.shape, groups) for sums in (total, correlation))
+    input_gradient = inverse * (scale * gradient - of_mean - normalized * of_variance)
+    return input_gradient.astype(inputs.dtype), sum_rows(correlation, target), sum_rows(total, target)
+
+
+normalize_groups.defvjp(_forward_groups, _backward_groups)
+
+
+def _of_groups(sums, shape, groups):
+    """Returns the means over pixels and a group's channels, [batch, channels] -> [batch, 1, ..., channels]."""
+    batch, *pixels, channels = shape
+    means = sums.reshape(batch, groups, -1).mean(-1) / math.prod(pixels)
+    return jnp.repeat(means, channels // groups, axis=1).reshape(batch, *(1 for _ in pixels), channels)
