@@ -57,9 +57,9 @@ def with_gradient(gradient: Callable) -> Callable[[Callable], Callable]:
 
 def largest_divisor(number: int, most: int) -> int:
     """Returns the largest divisor of a number that is at most ``most``, or 1."""
-    return next((divisor for divisor in range(most, 1, -1) if number % divisor == 0), 1)
+    return next((divisor for divisor in range(min(number, most), 1, -1) if number % divisor == 0), 1)
 
 
 def _count(batch, bytes_each, least):
     needed = next(size for size in range(min(least, batch), batch + 1) if batch % size == 0)
-    return batch // max(largest_divisor(batch, min(batch, CACHE_BYTES // bytes_each)), needed)
+    return batch // max(largest_divisor(batch, CACHE_BYTES // bytes_each), needed)

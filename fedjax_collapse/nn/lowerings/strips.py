@@ -18,7 +18,7 @@ _COLUMNS = 64  # columns of the product that suffice for full speed
 def _gradient(padding, target, residuals, gradient):
     images, kernel = residuals
     size, _, channels, features = kernel.shape
-    length = _length(gradient.shape[2], features)
+    length = _length(images, kernel, padding)
     flipped = kernel[::-1, ::-1].swapaxes(2, 3)
 
     def chunk(images, gradient):
@@ -28,7 +28,7 @@ def _gradient(padding, target, residuals, gradient):
         product = strips.reshape(-1, strips.shape[-1]).T @ blocks.reshape(-1, length * features)
         return _multiply(gradient, flipped, size - 1 - padding), product
 
-    bytes_each = _bytes_each(images, size, length) + _bytes_each(gradient, size, _length(images.shape[2], channels))
+    bytes_each = _bytes_each(images, kernel, padding) + _bytes_each(gradient, flipped, size - 1 - padding)
     image_gradient, product = in_chunks(chunk, (images, gradient), bytes_each, target)
     band = product.reshape(size, length + size - 1, channels, length, features)
     return image_gradient, sum(band[:, t : t + size, :, t] for t in range(length))
@@ -41,27 +41,29 @@ def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int, target: 
     def chunk(images):
         return _multiply(images, kernel, padding), ()
 
-    size, features = kernel.shape[0], kernel.shape[3]
-    length = _length(images.shape[2] + 2 * padding - size + 1, features)
-    return in_chunks(chunk, (images,), _bytes_each(images, size, length), target)[0]
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel, padding), target)[0]
 
 
-def _length(width, features):
+def _width(images, kernel, padding):
+    """Returns the number of outputs of a row."""
+    return images.shape[2] + 2 * padding - len(kernel) + 1
+
+
+def _length(images, kernel, padding):
     """Returns the number of outputs of a row that are computed at once."""
-    most = max(1, _COLUMNS // features)
-    length = largest_divisor(width, most)
+    most = max(1, _COLUMNS // kernel.shape[3])
+    length = largest_divisor(_width(images, kernel, padding), most)
     return length if 2 * length > most else most  # strips of a few outputs are slower than padding
 
 
 def _multiply(images, kernel, padding):
     size, features = kernel.shape[0], kernel.shape[3]
-    width = images.shape[2] + 2 * padding - size + 1
-    length = _length(width, features)
+    length = _length(images, kernel, padding)
     strips = _strips(images, size, padding, length)
     ends = [(t, length - 1 - t) for t in range(length)]
     band = jnp.stack([jnp.pad(kernel, ((0, 0), end, (0, 0), (0, 0))) for end in ends], axis=3)
     products = strips.reshape(-1, strips.shape[-1]) @ band.reshape(strips.shape[-1], length * features)
-    return products.reshape(*strips.shape[:2], -1, features)[:, :, :width]
+    return products.reshape(*strips.shape[:2], -1, features)[:, :, : _width(images, kernel, padding)]
 
 
 def _strips(images, size, padding, length):
@@ -82,7 +84,8 @@ def _strips(images, size, padding, length):
     return jnp.concatenate(pieces, axis=-1)
 
 
-def _bytes_each(images, size, length):
+def _bytes_each(images, kernel, padding):
     """Returns the size of one example's strips."""
+    size, length = len(kernel), _length(images, kernel, padding)
     per_pixel = size * (length + size - 1) / length * images.shape[3]
     return int(images.shape[1] * images.shape[2] * per_pixel * images.dtype.itemsize)
