@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from fedjax_collapse.core.hashing import digest, digest_once
@@ -407,7 +407,8 @@ def _examples(name, inputs, labels, mean=None, std=None, storage="device", pad=N
     if len(inputs) != len(labels) or not len(labels):
         kind = "images" if inputs.ndim == 4 else "inputs"
         raise UserError(f"{name} data: {len(inputs)} {kind} but {len(labels)} labels")
-    place = np.asarray if storage == "host" else jnp.asarray
+    # np.array: on a CPU, memory of a device could otherwise be the caller's
+    place = np.asarray if storage == "host" else (lambda array: jax.device_put(np.array(array)))
     pad = None if pad is None else place(padding(name, labels, pad))
     mean, std = normalization(mean, std, inputs.shape[-1:], name)
     if mean is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from fedjax_collapse.core.records import Ownership, UserError
@@ -67,7 +67,7 @@ def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
     rows = np.zeros((len(parts), capacity), np.int32)
     for client, owned in enumerate(parts):
         rows[client, : len(owned)] = owned
-    return Ownership(jnp.asarray(rows), jnp.asarray([len(owned) for owned in parts], jnp.int32))
+    return Ownership(*jax.device_put((rows, np.array([len(owned) for owned in parts], np.int32))))
 
 
 def rows_of(table: Ownership) -> list[np.ndarray]:

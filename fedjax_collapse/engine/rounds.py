@@ -24,7 +24,7 @@ from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
 from fedjax_collapse.engine.cohort import Assignment, Cohort, Watched
 from fedjax_collapse.engine.layout import RoundSpec
-from fedjax_collapse.engine.placement import on_one_device, to_host
+from fedjax_collapse.engine.placement import copied, on_one_device, to_host
 from fedjax_collapse.engine.skipping import SKIPPED, Attempt
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import server
@@ -86,7 +86,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     """Returns the state before the first round. All clients start from the same state, stored once, on the host."""
     started, client = server.init(algorithm, model, variables, num_clients)
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_clients, *np.shape(leaf))), client)
-    started, key, round = jax.tree.map(jnp.array, (started, key, jnp.zeros((), jnp.int32)))
+    started, key, round = copied(jax.tree.map(jnp.asarray, (started, key, np.zeros((), np.int32))))
     return State(started, clients, key, round)
 
 

@@ -27,6 +27,7 @@ from fedjax_collapse.core import files
 from fedjax_collapse.core.masks import by_path
 from fedjax_collapse.core.records import Damaged, PyTree, UserError
 from fedjax_collapse.core.rows import write_json
+from fedjax_collapse.engine.placement import copied
 
 _NUM_STORED = 2
 _SEAL = "sha256.json"
@@ -109,8 +110,7 @@ class Checkpoints:
             must_wait: whether to write the state itself, without a copy, before returning.
         """
         self.wait()
-        if not must_wait:
-            state = jax.tree.map(lambda leaf: leaf.copy(), state)  # rounds change or donate the state
+        state = state if must_wait else copied(state)  # rounds change or donate the state
         _WRITING[self._folder] = _WRITER.submit(self._write, round, state, notes, before)
         if must_wait:
             self.wait()

@@ -101,6 +101,12 @@ def test_arrays_that_stay_what_they_are():
     tokens = np.array([[2**31 - 1, -(2**31) + 1]])
     kept = Federation.from_inputs(tokens, [0], [[0]], tokens, [0])
     assert kept.train.inputs.tolist() == tokens.tolist()
+    space = np.zeros(320, np.uint8)
+    images = space[-space.ctypes.data % 64 :][:256].reshape(4, 8, 8)  # where a CPU's device array may lie
+    images[0] = 1
+    made = Federation.from_arrays(images, labels, [[0, 1], [2, 3]], images, labels, class_names=names)
+    images[0] = 2
+    assert made.train.inputs.max() == 1
 
 
 # folders

@@ -16,6 +16,7 @@ from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Participati
 from fedjax_collapse.core import processes
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
+from fedjax_collapse.engine import placement
 from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.schema.options import constructor
 
@@ -164,3 +165,13 @@ def test_several_processes_use_all_their_devices(monkeypatch):
     monkeypatch.setattr(processes, "is_multiprocess", lambda: True)
     check(r"num_devices 2: expected 8, all that the 1 processes have", engine.Sharded, 2, engine.Chunked(1))
     assert len(engine.Sharded(8, engine.Chunked(1)).devices) == 8
+
+
+@cases((1, None), (2, None), (2, "devices"))
+def test_a_copy_outlives_what_a_round_is_given(devices, axis):
+    sharding = jax.sharding.NamedSharding(jax.make_mesh((devices,), ("devices",)), jax.P(axis))
+    original = jax.device_put({"key": jax.random.split(jax.random.key(0), 4), "w": jnp.arange(4.0)}, sharding)
+    copy, values = placement.copied(original), str(original)
+    jax.jit(lambda tree: jax.tree.map(lambda x: x[::-1], tree), donate_argnums=0)(original)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(original))
+    assert str(copy) == values
