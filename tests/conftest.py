@@ -36,7 +36,7 @@ TWO_EPOCHS = TRAINING.replace(epochs=2)
 
 gc.set_threshold(100_000, 20, 20)  # the search for garbage takes a tenth of the time otherwise: tracing makes much
 jax.config.update("jax_num_cpu_devices", 8)
-# compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
+# compiled programs are kept beside pytest's own cache, for the other workers and for the next run
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
@@ -63,11 +63,20 @@ def cases(*values):
     return mark
 
 
+@pytest.fixture(autouse=True, scope="session")
+def nothing_waits_for_the_disk():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def clear_caches():
-    """Compiled programs are dropped after every module: a process may hold only so many memory maps."""
+    """Compiled programs are dropped after a module if they are many: a process may hold only so many memory maps."""
     yield
-    jax.clear_caches()
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or len(maps.read_bytes().splitlines()) > 5000:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -43,14 +43,6 @@ def write(folder, sizes, done=0):
     return open_store(folder)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def unflushed():
-    """Does not wait for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_fsync", lambda descriptor: None)
-        yield
-
-
 @pytest.fixture
 def folder(tmp_path):
     write(tmp_path / "store", (3, 1, 4))

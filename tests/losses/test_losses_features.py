@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 import torch
 from conftest import cases
-from loss_checks import H, Z, bound, evaluate
+from loss_checks import H, Z, bound, compiled, evaluate
 
 from fedjax_collapse import losses
 
@@ -122,7 +122,7 @@ def test_rounding_never_makes_a_penalty_negative():
     features = np.zeros((4, 40), np.float32)
     features[:, 3] = [100.1, 0.3, -7.7, 55.5]  # a covariance with one entry: nothing to decorrelate
     for function in (losses.decov, losses.vicreg_covariance, lambda z, m: losses.structured_decov(z, m, 4)):
-        value, gradient = jax.value_and_grad(function)(jnp.asarray(features), jnp.ones(4, bool))
+        value, gradient = jax.jit(jax.value_and_grad(function))(features, np.ones(4, bool))
         assert 0 <= value < 1 and np.all(np.isfinite(gradient))
 
 
@@ -177,5 +177,5 @@ def test_uniformity_of_nearly_equal_rows_far_from_the_origin():
     """Distances are differences, so float32 does not lose them; nor does the scale of the features matter."""
     rows = (1000 + Z / 64).astype(np.float32)
     for features in (rows, Z.astype(np.float32) * 1e-8, Z.astype(np.float32) * 1e8):
-        value = losses.hyperspherical_uniformity(jnp.asarray(features), jnp.ones(4, bool))
+        value = compiled(losses.hyperspherical_uniformity)(features, np.ones(4, bool))
         assert float(value) == pytest.approx(0.5598180066, rel=1e-5)

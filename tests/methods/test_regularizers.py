@@ -212,10 +212,11 @@ def test_all_levels_of_fedrcl_count_alike(float64):
     levels = tuple(jnp.asarray(rng.normal(size=(6, dim))) for dim in (3, 5))
     mask = jnp.arange(6) < 4
 
+    @jax.jit
     def values(method, features, levels):
         batch = SimpleNamespace(labels=labels, mask=mask)
         terms = method.penalty(SimpleNamespace(outputs=Outputs(features, None, levels), batch=batch))
-        return np.array([float(terms[name].value) for name in ("contrast", "relaxation")])
+        return jnp.stack([terms[name].value for name in ("contrast", "relaxation")])
 
     each = [values(FedRCL(levels="last"), level, ()) for level in levels]
     np.testing.assert_allclose(values(FedRCL(), None, levels), np.mean(each, axis=0), rtol=1e-12)

@@ -109,6 +109,7 @@ def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
     class View:
         shared, memory = jnp.asarray(2.0), jnp.zeros(())
 
+    @jax.jit
     def released(update, report, key):
         view = fc.NoiseView(View.shared, report, jnp.asarray(20.0), jnp.array(0), key)
         noisy, clip = method.perturb({"w": update}, view)
