@@ -65,7 +65,7 @@ def test_frequencies():
     def drawn(limit):
         rule = Participation(0.2, engine.Poisson(limit))
         sizes = jnp.ones(num_clients, int)
-        return np.asarray(jax.vmap(lambda key: rule.draw(key, sizes, rule.cohort_size(num_clients)))(keys))
+        return np.asarray(jax.jit(jax.vmap(lambda key: rule.draw(key, sizes, rule.cohort_size(num_clients))))(keys))
 
     counts = (drawn(30) < num_clients).sum(axis=1)
     assert counts.mean() == pytest.approx(6, abs=5 * np.sqrt(4.8 / rounds))

@@ -82,7 +82,7 @@ def gaussian_logits(method, inputs, labels, parts, tests, network=nn.MLP, **opti
     model = Model(network(model.module.num_classes, hidden=(), head=head), model.input_shape)
     batch = Batch(jnp.asarray(tests), jnp.zeros(len(tests), jnp.int32), jnp.ones(len(tests), bool))
     variables = first_variables(federation, model, method, **options)
-    return np.asarray(model.apply(variables, batch, train=False)[0].logits)
+    return np.asarray(jax.jit(lambda: model.apply(variables, batch, train=False)[0].logits)())
 
 
 GAUSSIANS = {  # with logits of one row, and those less the first where another class has one example alone

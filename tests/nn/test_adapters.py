@@ -84,7 +84,7 @@ def test_outputs_by_hand(float64, layer, shape, window, rank_stabilized):
     assert_close(scale, np.full(3, s), 1e-15)
     x = inputs if window is None else windows(inputs, *window)
     expected = x @ kernel.reshape(-1, 5) + s * (x @ a.reshape(-1, 3)) @ b + bias
-    found = model.apply(variables, batch_of(inputs), train=True)[0].features
+    found = jax.jit(lambda batch: model.apply(variables, batch, train=True)[0].features)(batch_of(inputs))
     assert_close(found.reshape(expected.shape), expected, 1e-13)
 
 

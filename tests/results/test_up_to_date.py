@@ -11,7 +11,7 @@ from experiments.study.progress.console import Console
 from experiments.study.resuming import done_runs
 from experiments.study.summaries import finish
 from fedjax_collapse.config.cells import RunName
-from fedjax_collapse.results import page, up_to_date
+from fedjax_collapse.results import page, plot, up_to_date
 from fedjax_collapse.results.reading import read_config
 
 
@@ -20,6 +20,8 @@ def finished(tmp_path, unrendered, monkeypatch, capsys):
     """A finished study, and a function that ends it again and returns whether its report was made."""
     folder, made, render = write_cells(tmp_path / "s"), [], page.render
     monkeypatch.setattr(page, "render", lambda study, *shown: made.append(study) or render(study, *shown))
+    figures_of = page.figures_of
+    monkeypatch.setattr(page, "figures_of", lambda *of: [f for f in figures_of(*of) if f[1].draw is plot.accuracy])
 
     def finish_again():
         made.clear()

@@ -237,8 +237,9 @@ def test_weights_by_whole_batches(federation):
     """Sizes 23, 7, 40, 21, 19 in batches of 8: weights 2, 0, 5, 2, 2 elevenths."""
     algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, weighting="batches"))
 
+    @jax.jit
     def weights(*cohort):
-        return cohorts.stack(algorithm, jnp.array(cohort), federation.ownership.sizes, jax.random.key(0), None).weight
+        return cohorts.stack(algorithm, jnp.stack(cohort), federation.ownership.sizes, jax.random.key(0), None).weight
 
     np.testing.assert_allclose(weights(0, 1, 2, 3, 4, 5), np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
     np.testing.assert_array_equal(weights(1), [1.0])
