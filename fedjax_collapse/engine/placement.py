@@ -58,10 +58,10 @@ def on_one_device(tree: PyTree) -> PyTree:
     def take(leaf):
         if isinstance(leaf, np.ndarray):
             return leaf
+        if not leaf.is_fully_addressable:
+            leaf = _on_each(leaf)
         if leaf.is_fully_replicated:
             return leaf.addressable_data(0)
-        if not leaf.is_fully_addressable:
-            return _on_each(leaf).addressable_data(0)
         return jax.device_put(leaf, leaf.sharding.mesh.devices.flat[0])
 
     return jax.tree.map(take, tree)
@@ -71,7 +71,7 @@ def to_host(tree: PyTree) -> PyTree:
     """Returns the arrays as NumPy arrays, gathered if they are divided over processes."""
 
     def fetch(leaf):  # one after another, as each is whole on every device for a moment
-        is_part = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+        is_part = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
         return np.asarray(_on_each(leaf)) if is_part else leaf
 
     return jax.device_get(jax.tree.map(fetch, tree))
@@ -95,4 +95,5 @@ def place_on(sharding: Sharding, tree: PyTree) -> PyTree:
 
 def _on_each(leaf):
     """Replicates an array, of which processes have parts, on all of its devices."""
-    return jax.jit(jnp.copy, out_shardings=leaf.sharding.update(spec=PartitionSpec()))(leaf)
+    everywhere = leaf.sharding.update(spec=PartitionSpec())
+    return leaf if leaf.is_fully_replicated else jax.jit(jnp.copy, out_shardings=everywhere)(leaf)

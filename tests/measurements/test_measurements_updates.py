@@ -1,7 +1,5 @@
 """Measurements of updates, of adapters, and of every block's representation, beside matrices by hand."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -213,7 +211,8 @@ def of_all(model, variables, examples, rows):
     inputs = (np.asarray(examples.inputs)[rows] - np.asarray(examples.mean)) / np.asarray(examples.std)
     labels = np.asarray(examples.labels)[rows]
     batch = Batch(inputs.astype(np.float32), labels, np.ones(len(rows), bool))
-    outputs, _ = jax.jit(functools.partial(model.apply, train=False, levels=True))(variables, batch)
+    apply = jax.jit(model.apply, static_argnames=("train", "levels"))
+    outputs, _ = apply(variables, batch, train=False, levels=True)
     return [np.asarray(f) for f in (*outputs.levels, outputs.features)], labels
 
 

@@ -6,20 +6,11 @@ from conftest import assert_same_bits, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse.core import files
 from fedjax_collapse.core.records import ClientState, Damaged, UserError
 from fedjax_collapse.engine.client_states import StoredStates
 
 INITIAL = ClientState({"method": {"a": np.full((2, 3), 0.5, np.float32), "b": np.int32(7)}}, {"head": np.ones(2)})
 COHORTS = st.lists(st.sets(st.integers(0, 5), min_size=1).map(sorted), min_size=1, max_size=6)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def unflushed():
-    """Does not wait for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_fsync", lambda descriptor: None)
-        yield
 
 
 def of_round(round, ids):

@@ -1,6 +1,5 @@
 """The command that writes features: the arrays, where they come from, runs on them, and wrong input in one line."""
 
-import functools
 import json
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def assert_features(found, images, source, model, variables):
     """They are the network's of these images."""
     images = jnp.asarray((images - source.mean) / source.std)
     batch = Batch(images, jnp.zeros(len(images), int), jnp.ones(len(images), bool))
-    expected = jax.jit(functools.partial(model.apply, train=False))(variables, batch)[0].features
+    expected = jax.jit(model.apply, static_argnames="train")(variables, batch, train=False)[0].features
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
